@@ -4,7 +4,9 @@ python tests/screenshots.py           creates all pictures
 python tests/screenshots.py study     creates those whose name contains a word
 """
 
+import html
 import io
+import json
 import random
 import sys
 from dataclasses import dataclass, field
@@ -16,8 +18,10 @@ from PIL import Image
 
 import bertkit
 
-IMAGES = Path(__file__).parent.parent / "docs" / "images"
+ROOT = Path(__file__).parent.parent
+IMAGES = ROOT / "docs" / "images"
 REVIEWS, NER = Path("runs/screenshots-reviews"), Path("runs/screenshots-ner")
+NOTEBOOK = Path("runs/quickstart")
 STUDY, CALIBRATED = Path("runs/study-reviews"), Path("runs/screenshots-calibrated")
 PHONE = {"width": 390, "height": 900, "scale": 2}
 NUM_COLORS = 96
@@ -72,6 +76,7 @@ PICTURES = [
     Picture("label-issues", STUDY / "label_issues.html", screen={"width": 1120, "height": 860}, keys="223"),
     Picture("calibration", CALIBRATED / "report.html", "#results", {"width": 1120, "height": 1560}),
     Picture("explanations", CALIBRATED / "report.html", "#count", {"width": 1120, "height": 640}),
+    Picture("notebook", NOTEBOOK / "cell.html", screen={"width": 1000, "height": 1240}),
 ]
 
 
@@ -129,7 +134,24 @@ def train_calibrated(folder: Path) -> None:
     bertkit.report(runs=[str(folder)], explain=True)
 
 
-MAKERS = {REVIEWS: train_reviews, NER: train_ner, STUDY: run_study, CALIBRATED: train_calibrated}
+def train_in_notebook(folder: Path) -> None:
+    """Run the cell of the quickstart that trains, and write a page of the cell and what Jupyter displays."""
+    cells = json.loads((ROOT / "examples" / "quickstart.ipynb").read_text("utf-8"))["cells"]
+    codes = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"]
+    [source] = [code for code in codes if "bertkit.classify(" in code]
+    variables: dict[str, Any] = {"num_rows": 800}
+    exec(source, variables)
+    shown = variables["run"]._repr_mimebundle_()["text/html"]
+    style = "body { font: 14px sans-serif; margin: 16px } pre { background: #f2f2f2; padding: 10px }"
+    (folder / "cell.html").write_text(
+        f"<!DOCTYPE html><style>{style}</style><pre>{html.escape(source)}</pre>{shown}", "utf-8"
+    )
+
+
+MAKERS = {
+    REVIEWS: train_reviews, NER: train_ner, STUDY: run_study, CALIBRATED: train_calibrated,
+    NOTEBOOK: train_in_notebook,
+}  # fmt: skip
 
 
 def write_reviews(path: Path) -> str:

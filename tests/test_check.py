@@ -463,3 +463,17 @@ def test_an_unavailable_tokenizer_is_an_error(cli, tmp_path, no_hub):
     status, out, _ = cli("check", "pretrain-mlm-nsp", *flags, "--json")
     assert status == 2
     assert [f["level"] for f in json.loads(out)["findings"] if "nosuch" in f["message"]] == ["error"]
+
+
+def test_two_columns_of_texts_are_passed_as_a_pair(run_check):
+    rows = [{"subject": f"s{at}" if at else "", "body": f"b{at}", "queue": "ab"[at % 2]} for at in range(20)]
+    columns = {"text_column": "subject", "text_pair_column": "body", "label_column": "queue"}
+    _, found = run_check("classify", rows, rows, **columns)
+    assert "keep them if the other text is enough" in found["empty"].fix
+    report, _ = run_check(
+        "classify", rows, rows, **columns | {"text_column": "subject, body", "text_pair_column": None}
+    )
+    assert (
+        "'subject, body' names several columns; pass one of them, and a second one with --text-pair-column"
+        in report.findings[0].message
+    )

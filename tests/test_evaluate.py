@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+from pathlib import Path
 
 import pytest
 from conftest import (
@@ -15,6 +16,7 @@ from conftest import (
 )
 
 import bertkit
+from bertkit.reports.terminal import print_scores
 from bertkit.run_directory import RunDir
 
 pytestmark = pytest.mark.slow  # most tests train a model
@@ -133,6 +135,14 @@ def test_a_run_without_the_score_that_judges_the_other_one_is_refused(cli, tmp_p
     bertkit.classify(**options, output_dir=tmp_path / "b", problem="multi-class")
     args = [tmp_path / "a", "--compare", tmp_path / "b", "-o", tmp_path / "both"]
     assert_refused(cli, tmp_path, args, ["--compare", "has no positive_f1, which judges"], "evaluate")
+
+
+def test_the_path_of_a_run_leaves_space_for_intervals(capsys):
+    metrics = json.loads((Path(__file__).parent / "finished_runs/classify/metrics.json").read_text())
+    print_scores(metrics | {"model": "/home/me/projects/a-long-path/runs/reviews"}, "a")
+    printed = capsys.readouterr().out
+    assert "/runs/reviews" in printed
+    assert " reviews ┃ " in printed
 
 
 def test_a_run_does_not_differ_from_itself(runs, cli):

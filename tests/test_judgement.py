@@ -137,14 +137,16 @@ def test_a_model_that_is_worse_after_few_steps_should_train_longer():
 
 
 @pytest.mark.parametrize(
-    ("num_rows", "advice"),
+    ("num_rows", "loss", "advice"),
     [
-        (100, "Try more training rows."),
-        (99, "Try bertkit study, which scores all rows, or more training rows."),
+        (100, 1, "Try more training rows."),
+        (99, 1, "Try bertkit study, which scores all rows, or more training rows."),
+        (99, 20, "Try more training rows."),  # it is worse, which is shown already
     ],
 )
-def test_cross_validation_is_advised_with_few_validation_rows(num_rows, advice):
-    model, other = make_accuracy(num_rows - 20, num_rows), make_accuracy(num_rows - 19, num_rows)
+def test_cross_validation_is_advised_with_few_validation_rows(num_rows, loss, advice):
+    model = make_accuracy(num_rows - 20 - loss, num_rows)
+    other = make_accuracy(num_rows - 20, num_rows)
     judgement = judge(model, {"tfidf": other}, "accuracy", True, rows="rows", training=FACTS)
     assert judgement.text.endswith(advice)
 
@@ -169,7 +171,7 @@ def test_a_model_that_is_worse_than_one_without_errors_gets_advice():
 
 def test_a_difference_of_zero_on_all_samples_has_no_interval():
     text = judge_accuracy(150, {"tfidf": 150}).text
-    assert "accuracy 0.750, tfidf 0.750, the same on every sample of the rows. Try" in text
+    assert "accuracy 0.750, tfidf 0.750 (no difference). Try" in text
 
 
 def test_a_regression_with_the_right_order_and_the_wrong_scale_predicts_no_better_than_a_constant():
@@ -188,6 +190,21 @@ def test_a_regression_with_the_right_order_and_the_wrong_scale_predicts_no_bette
     assert "It predicts no better than a constant." in judgement.text
     judgement = judge(make(gold + 2), others, "pearson", True, rows="100 rows", training=FACTS)
     assert "constant" not in judgement.text
+
+
+@pytest.mark.parametrize(
+    ("f1", "sentence"),
+    [(0.0, "It has learned nothing yet: f1 is 0. Try --epochs 6 (it trained for 500 steps) or more "),
+     (0.01, "Try more ")],
+)  # fmt: skip
+def test_a_score_of_zero_means_that_nothing_was_learned(f1, sentence):
+    """It also does without a baseline `majority`, as on questions that all have an answer."""
+    others = {"overlap": Scorer(lambda _: {"f1": 0.2}, 50)}
+    judgement = judge(Scorer(lambda _: {"f1": f1}, 50), others, "f1", True, rows="50 rows", training=FACTS)
+    assert judgement.text.partition("). ")[2] == f"{sentence}training rows."
+    losses = {"unigram": Scorer(lambda _: {"loss": 0.0}, 50)}
+    judgement = judge(Scorer(lambda _: {"loss": 0.0}, 50), losses, "loss", False, rows="", training=FACTS)
+    assert "nothing" not in judgement.text
 
 
 def test_a_constant_prediction_is_named():
@@ -209,7 +226,27 @@ def test_a_constant_prediction_is_named():
     ],
 )
 def test_only_a_flag_that_is_accepted_is_advised(max_length, methods, new_tokens, longer_texts):
-    config = ClassifyConfig(data="a.csv", max_length=max_length, epochs=3.0)
+    facts = collect_facts(max_length=max_length, methods=methods, new_tokens=new_tokens)
+    assert facts.longer_texts == longer_texts
+    assert facts.study == "bertkit study classify --recipe 'my run/run.yaml' --folds 5"
+
+
+@pytest.mark.parametrize(
+    ("num_steps", "set_steps", "longer_training"),
+    [
+        (9, None, "--epochs 36"),  # then it trains for 108 steps
+        (50, None, "--epochs 6"),
+        (500, None, "--epochs 6"),
+        (49, 49, "--max-steps 147"),
+        (50, 50, "--max-steps 100"),
+    ],
+)
+def test_the_advised_training_is_twice_as_long_and_not_too_short(num_steps, set_steps, longer_training):
+    assert collect_facts(num_steps=num_steps, max_steps=set_steps).longer_training == longer_training
+
+
+def collect_facts(*, max_length=64, methods=(), new_tokens=(), num_steps=9, max_steps=None):
+    config = ClassifyConfig(data="a.csv", max_length=max_length, epochs=3.0, max_steps=max_steps)
     task = Classify(config)
     task.state.new_tokens = new_tokens
     prepared = SimpleNamespace(
@@ -217,13 +254,11 @@ def test_only_a_flag_that_is_accepted_is_advised(max_length, methods, new_tokens
         model_config=BertConfig(max_position_embeddings=128),
         features={"train": make_features([[8]])},
     )  # fmt: skip
-    state = SimpleNamespace(max_steps=9, global_step=9, best_global_step=9)
+    state = SimpleNamespace(max_steps=num_steps, global_step=num_steps, best_global_step=num_steps)
     session = SimpleNamespace(
         prepared=prepared, trainer=SimpleNamespace(state=state), run_dir=RunDir(Path("my run"))
     )
-    facts = Session.collect_training_facts(session)
-    assert (facts.longer_texts, facts.longer_training) == (longer_texts, "--epochs 6")
-    assert facts.study == "bertkit study classify --recipe 'my run/run.yaml' --folds 5"
+    return Session.collect_training_facts(session)
 
 
 # ---- overconfidence

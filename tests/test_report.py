@@ -137,6 +137,13 @@ def test_a_run_does_not_differ_from_itself(task_runs, tmp_path, monkeypatch):
 # ---- one run
 
 
+def test_the_column_that_the_model_reads_is_shown_first(tmp_path):
+    records = [{"ticket": f"T-{at}"} | labelled(at, f"film {at}", "good", "bad") for at in range(2)]
+    folder = write_run(tmp_path / "run", records, text_column="text")
+    fields = create_view(load_finished_run(folder)).build_examples()[0].fields
+    assert [field.name for field in fields] == ["text", "ticket"]
+
+
 def test_the_page_loads_nothing_and_allows_no_other_script(run):
     text = render_page(load_finished_run(run))
     assert "default-src 'none'" in text

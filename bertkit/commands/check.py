@@ -380,10 +380,12 @@ def find_empty_texts(split: CheckedSplit, texts: Sequence[Sequence[str]]) -> Ite
     row_texts = zip(*texts, strict=True)
     empty = [index for index, values in enumerate(row_texts) if not all(map(str.strip, values))]
     if empty:
+        fix = "remove them, or fill in the text"
+        if len(texts) > 1:
+            fix = "remove them, fill in the text, or keep them if the other text is enough"
         yield Finding(
             "warning", "empty", f"{split.format_fraction(empty)} have an empty text",
-            "remove them, or fill in the text; training and evaluation use them unchanged", len(empty),
-            locate_rows(split.rows, empty),
+            f"{fix}; training and evaluation use them unchanged", len(empty), locate_rows(split.rows, empty),
         )  # fmt: skip
 
 

@@ -299,11 +299,11 @@ class PredictConfig(Settings):
     ending: list[str] = setting((), "One ending, for swag. Repeatable.", Panel.TEXTS)
     all_scores: bool = setting(False, "Also write the scores of the other labels or answers.", Panel.COMMON)
     explain: bool = setting(
-        False, "Also write the attribution of each word to the prediction (classify, nli).", Panel.COMMON
+        False, "Also write how much each word contributed to the prediction (classify, nli).", Panel.COMMON
     )
     rank_for_labeling: bool = setting(
         False,
-        "Order rows by what to label next: uncertain rows that differ. Scores measured on them are biased.",
+        "Put rows first that are worth labeling: uncertain, unlike each other. Do not score a model on them.",
         Panel.COMMON,
     )
     output: str | None = setting(

@@ -72,6 +72,12 @@ def require_column(rows: Rows, column: str, flag: str) -> None:
     """
     if column in rows.columns:
         return
+    parts = [part.strip() for part in column.split(",")]
+    if flag == "--text-column" and len(parts) > 1 and all(part in rows.columns for part in parts):
+        raise UserError(
+            f"{rows.files[0]}: {flag} {column!r} names several columns; pass one of them, and a second one "
+            "with --text-pair-column"
+        )
     rename = "rename one of these, or pass the flag of the column"
     fix = "pass one of these" if flag.startswith("-") else rename
     names = format_list(map(shorten, rows.columns))

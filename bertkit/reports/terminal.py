@@ -28,7 +28,9 @@ def print_scores(metrics: Mapping[str, Any], output_dir: object, has_slices: boo
     _print_table(
         f"{metrics['task']} · {metrics['data']['name']} · {metrics['model']}",
         [
-            f"validation ({format_count(sizes['validation'], unit)})", metrics["model"], "95 % interval",
+            f"validation ({format_count(sizes['validation'], unit)})",
+            metrics["model"].rpartition("/")[2],  # a path would leave no space for the intervals
+            "95 % interval",
             *card.format_baseline_names(metrics),
         ],
         card.format_score_rows(metrics),

@@ -449,9 +449,12 @@ def build_model(task: Task, model_config: Any, source: ModelSource) -> Any:
 def _report_features(prepared: PreparedRun) -> None:
     """Report [UNK] tokens, long texts and other issues of the training features, and all warnings."""
     train, task = prepared.features["train"], prepared.task
-    problem = f"{prepared.model_source.name}: {train.unk_fraction:.0%} of the tokens of these texts are [UNK]"
+    problem = (
+        f"{prepared.model_source.name}: {train.unk_fraction:.0%} of the tokens of these texts are [UNK]; "
+        "choose a model for their language with --model"
+    )
     if train.unk_fraction > UNK_ERROR_FRACTION and not prepared.is_model_requested:
-        raise UserError(f"{problem}; choose a model for their language with --model")
+        raise UserError(problem)
     if train.unk_fraction > UNK_WARNING_FRACTION:
         report_warning(problem)
     if not task.definition.resamples_examples:

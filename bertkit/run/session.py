@@ -1,5 +1,6 @@
 """The model and the trainer of a run."""
 
+import math
 import shlex
 import time
 from collections.abc import Callable, Mapping
@@ -32,7 +33,7 @@ from bertkit.run.prepare import PreparedRun, build_model, get_num_layers
 from bertkit.run.upload import format_resume_command
 from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import RunConfig
-from bertkit.stats.judgement import TrainingFacts
+from bertkit.stats.judgement import MIN_STEPS, TrainingFacts
 from bertkit.stats.linear_probe import PROBE_PREFIX
 from bertkit.stats.out_of_scope import compute_scope_features
 from bertkit.stats.scores import Scores
@@ -479,9 +480,10 @@ class Session:
         elif config.long_texts is not None and not (prepared.methods or task.state.new_tokens):
             # a contrastive method and the markers of entities exclude windows
             longer_texts = "--long-texts windows"
-        longer_training = f"--max-steps {2 * state.max_steps}"
+        factor = max(2, math.ceil(MIN_STEPS / max(state.max_steps, 1)))
+        longer_training = f"--max-steps {factor * state.max_steps}"
         if config.max_steps is None and config.epochs:
-            longer_training = f"--epochs {2 * config.epochs:g}"
+            longer_training = f"--epochs {factor * config.epochs:g}"
         is_truncated = not (task.uses_windows or task.definition.resamples_examples)
         return TrainingFacts(
             steps=state.global_step if prepared.has_training_steps else None,

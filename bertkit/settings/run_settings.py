@@ -230,7 +230,7 @@ class RunConfig(TaskSettings, Settings):
         is_saved=False,
     )  # fmt: skip
     dry_run: bool = setting(
-        False, "Load the data, train one step on the longest batch, and write no run.",
+        False, "Estimate time and memory from a step on the longest batch, and write no run.",
         Panel.RUN_DIRECTORY, is_saved=False,
     )  # fmt: skip
     report_to: str | None = setting(
@@ -288,7 +288,7 @@ class FineTuningConfig(RunConfig):
         is_path=True,
     )  # fmt: skip
     group_column: str | None = setting(
-        None, "Column of authors, patients, documents, ...: rows of one are never in two splits.", Panel.ROWS
+        None, "Column of authors, documents, ...: rows with the same value stay in one split.", Panel.ROWS
     )
     time_column: str | None = setting(
         None, "Column of dates or times: rows that are held out are later than the training rows.",

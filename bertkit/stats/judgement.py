@@ -127,7 +127,7 @@ def judge(
     low, high = found.interval
     numbers = f"{metric} {score:.3f}, {against} {score - found.difference:.3f}"
     if low == high == 0:  # then an interval would look more certain than it is
-        text = f"{sentence}: {numbers}, the same on every sample of the rows."
+        text = f"{sentence}: {numbers} (no difference)."
     else:
         text = (
             f"{sentence}: {numbers} (difference {found.difference:+.3f}, 95 % interval {low:+.3f} to "
@@ -142,14 +142,8 @@ def judge(
         who = "Both make" if len(perfect) == 2 else f"{perfect[0][0].upper()}{perfect[0][1:]} makes"
         text += f" {who} no error on them; rows that are more difficult may show a difference."
     elif training is not None and verdict != "better":
-        constant = compared.get(MAJORITY, {})
-        if "rmse" in constant:
-            has_learned = find_verdict(constant["rmse"], False, scorer.size) == "better"
-        else:
-            has_learned = metric not in constant or constant[metric].difference != 0
-        has_gain = sign * found.difference > 0
-        may_be_short = training.is_last_best or verdict == "worse"
-        text += _advise(training, has_learned, may_be_short, has_gain, scorer.size)
+        failure = _describe_failure(metric, score, sign, compared.get(MAJORITY, {}), scorer.size)
+        text += _advise(training, failure, verdict, sign * found.difference > 0, scorer.size)
     detectable = None
     if scorer.size >= MIN_ROWS and low < high:
         detectable = estimate_detectable_difference(found)
@@ -189,17 +183,33 @@ def _describe_verdict(
     return f"No better than {against} on these {rows}"
 
 
-def _advise(
-    training: TrainingFacts, has_learned: bool, may_be_short: bool, has_gain: bool, num_rows: int
+def _describe_failure(
+    metric: str, score: float, sign: int, constant: Mapping[str, ScoreDifference], num_rows: int
 ) -> str:
-    """Return a sentence on what to try, with a space before it.
+    """Return a sentence if the model has learned nothing, else an empty text.
 
-    With more validation rows, a gain that the model already has may be shown.
+    `constant` are the differences from `MAJORITY`. F1 and exact match are 0 without any correct answer.
+    """
+    if sign > 0 and score == 0:
+        return f"It has learned nothing yet: {metric} is 0."
+    if "rmse" in constant:
+        has_learned = find_verdict(constant["rmse"], False, num_rows) == "better"
+    else:
+        has_learned = metric not in constant or constant[metric].difference != 0
+    return "" if has_learned else "It predicts no better than a constant."
+
+
+def _advise(training: TrainingFacts, failure: str, verdict: Verdict, has_gain: bool, num_rows: int) -> str:
+    """Return a sentence on what to try, after `failure` if the model has learned nothing.
+
+    With more validation rows, a gain that the model already has may be shown. Cross-validation may show that
+    two models differ, but does not make a model better that is worse or has learned nothing.
     """
     steps, advice = training.steps, []
+    may_be_short = training.is_last_best or verdict == "worse"
     if steps == 0:
         return " It was not trained."
-    if steps is not None and (not has_learned or (steps < MIN_STEPS and may_be_short)):
+    if steps is not None and (failure or (steps < MIN_STEPS and may_be_short)):
         advice.append(f"{training.longer_training} (it trained for {format_count(steps, 'step')})")
     if training.unk_fraction > MAX_UNK:
         advice.append(
@@ -207,11 +217,10 @@ def _advise(
         )
     if training.truncated > MAX_TRUNCATED and training.longer_texts:
         advice.append(f"{training.longer_texts} ({training.truncated:.0%} of the texts are truncated)")
-    if training.study and num_rows < MANY_ROWS:
+    if training.study and num_rows < MANY_ROWS and verdict == "no_difference" and not failure:
         advice.append(f"{training.study}, which scores all {training.unit}s,")
     advice.append(f"more {'validation' if has_gain else 'training'} {training.unit}s")
-    start = " " if has_learned else " It predicts no better than a constant. "
-    return f"{start}Try {' or '.join(advice)}."
+    return f"{failure and f' {failure}'} Try {' or '.join(advice)}."
 
 
 def describe_overconfidence(decisions: Decisions, command: str) -> str | None:

@@ -18,6 +18,7 @@ from msgspec import Meta
 from bertkit.charts import Chart, plot_bars, plot_reliability_diagram
 from bertkit.errors import UserError, format_list
 from bertkit.run_directory import EXTRA_SPLITS, RETRAIN_HINT, RunDir
+from bertkit.settings.declaration import is_column_setting
 from bertkit.settings.recipes import read_recipe
 from bertkit.settings.validation import DataObject
 from bertkit.stats.calibration import compute_calibration
@@ -439,13 +440,17 @@ class View(ABC):
 
     @cached_property
     def _columns(self) -> list[str]:
-        """Names of the input columns that differ between rows, or of all input columns if none differs."""
+        """Names of the input columns that differ between rows, or of all input columns if none differs.
+
+        Columns that the model reads come first.
+        """
         excluded = self.predicted_keys | COMMON_KEYS
         names = [name for name in self.records[0] if name not in excluded]
         varying = [
             name for name in names if len({format_value(record.get(name)) for record in self.records}) > 1
         ]
-        return varying or names
+        read = [value for name, value in self.run.settings.items() if is_column_setting(name)]
+        return sorted(varying or names, key=lambda name: name not in read)
 
     def get_column(self, name: str) -> np.ndarray:
         """Return the `[n]` values that the records have under a key."""

@@ -62,7 +62,7 @@ class ClassifyConfig(SequenceConfig):
         None, "Column of the text.", Panel.COLUMNS, is_common=True, default_text="guessed"
     )
     text_pair_column: str | None = setting(
-        None, "Column of the second text, for pairs.", Panel.COLUMNS, default_text="guessed"
+        None, "Column of the second text, for pairs.", Panel.COLUMNS, is_common=True, default_text="guessed"
     )
     subject_column: str | None = setting(
         None, "Column of the first entity of a relation, which is marked in the text.", Panel.COLUMNS
