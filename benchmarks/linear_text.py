@@ -33,8 +33,8 @@ from bertkit.models.linear_text import LinearTextModel
 from bertkit.models.loading import find_model
 from bertkit.stats.baseline_models import WORD_PATTERN
 from bertkit.stats.linear_probe import fit_linear_layer
-from docs_page import format_table
-from harness import describe_machine, publish
+from docs_page import format_table, replace_section
+from harness import ROOT, describe_machine, publish
 from text_datasets import DATASETS, Pairs, draw_rows
 
 WORDS, CHARACTERS, VECTORS = "words", "characters", "vectors"
@@ -54,6 +54,7 @@ HYBRID, SKLEARN_WORDS, SKLEARN_BOTH = (
 )
 METHODS = ("linear-probe", "contrastive", "finetune")  # with an encoder
 NUM_RESAMPLES = 2_000
+COMMAND = "```sh\npython benchmarks/linear_text.py --data-dir DATA\n```"
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -71,6 +72,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--write", action="store_true", help="write the tables to docs/linear-models.md")
     return parser.parse_args(argv)
 
 
@@ -170,7 +172,7 @@ def format_results(results: Mapping[str, Mapping[str, np.ndarray]], args: argpar
         return lines
     differences = {}
     for system in args.systems:
-        if system == HYBRID:
+        if system not in (SKLEARN_WORDS, SKLEARN_BOTH, *METHODS):
             continue
         parts = [results[name][HYBRID].astype(float) - results[name][system] for name in results]
         cells = [compute_interval(part) for part in parts]
@@ -192,8 +194,10 @@ def main(argv: list[str] | None = None) -> None:
     """Run and report."""
     args = parse_args(argv)
     args.work.mkdir(parents=True, exist_ok=True)
-    lines = format_results(score_all(args), args)
-    publish("\n".join([*lines, "", *describe_machine()]) + "\n", args.out)
+    lines = [*format_results(score_all(args), args), "", *describe_machine(), "", COMMAND]
+    publish("\n".join(lines) + "\n", args.out)
+    if args.write:
+        replace_section("linear models", "\n".join(lines), ROOT / "docs" / "linear-models.md")
 
 
 if __name__ == "__main__":

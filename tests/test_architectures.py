@@ -170,7 +170,7 @@ def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path
     import torch
     import transformers
 
-    from bertkit.models.heads import append_output_vectors, find_output_layer, set_parameters
+    from bertkit.models.heads import append_layer_inputs, find_output_layer, set_parameters
 
     _, config = tiny_of(name, tmp_path)
     config.num_labels = 3
@@ -184,9 +184,9 @@ def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path
         before = model(**batch).logits
         name, layer = find_output_layer(model)
         if auto_class == HEADS[0]:  # the inputs of the layer are needed for a temperature of each row
-            with append_output_vectors(model) as num_outputs:
-                logits, vectors = model(**batch).logits.split([num_outputs, layer.in_features], -1)
-            assert torch.equal(logits, before)
+            with append_layer_inputs(model) as size:
+                logits, vectors = model(**batch).logits.split([3, size], -1)
+            assert torch.allclose(logits, before, atol=1e-5)
             assert torch.allclose(layer(vectors), before, atol=1e-5)
         parameters = dict(layer.named_parameters(name))
         set_parameters(model, {key: value / 1.7 for key, value in parameters.items()})
