@@ -76,7 +76,7 @@ PICTURES = [
     Picture("label-issues", STUDY / "label_issues.html", screen={"width": 1120, "height": 860}, keys="223"),
     Picture("calibration", CALIBRATED / "report.html", "#results", {"width": 1120, "height": 1560}),
     Picture("explanations", CALIBRATED / "report.html", "#count", {"width": 1120, "height": 640}),
-    Picture("notebook", NOTEBOOK / "cell.html", screen={"width": 1000, "height": 1240}),
+    Picture("notebook", NOTEBOOK / "cell.html", screen={"width": 1000, "height": 1180}),
 ]
 
 
