@@ -53,24 +53,55 @@ def format_percent(value: float | None, std: float | None = None) -> str:
     return format_score(100 * value) + ("" if std is None else f" ± {format_score(100 * std)}")
 
 
-# ---- the page of a study
+# ---- the pages of studies and ladders
 
 
-def render_study_page(
-    metrics: Mapping[str, Any], tables: Mapping[str, ResultTable], notes: Sequence[str]
+def render_experiment_page(
+    metrics: Mapping[str, Any],
+    tables: Mapping[str, ResultTable],
+    notes: Sequence[str],
+    drawn: Sequence[Chart],
 ) -> str:
-    """Render the scores, the trials and the charts of a study as HTML.
+    """Render the tables and the charts of a study or a ladder as HTML.
 
-    `metrics` is the content of `study.json`. The notes are on the search, the paired test and the ensemble.
+    `metrics` is the content of `study.json` or `ladder.json`. The notes are below the first table.
     """
     return render_template(
-        "study.html",
-        title=f"study {metrics['command']} · {metrics['data']['name']} · {metrics['model']}",
+        "experiment.html",
+        title=f"{metrics['task']} {metrics['command']} · {metrics['data']['name']} · {metrics['model']}",
         metrics=metrics,
         tables=tables,
         notes=notes,
-        charts=build_study_charts(metrics),
+        charts=drawn,
     )
+
+
+def build_ladder_charts(metrics: Mapping[str, Any]) -> list[Chart]:
+    """Plot the scores of the candidates against size, speed and training time."""
+    models = [one for one in metrics["candidates"] if one["megabytes"] is not None]
+
+    def plot(title: str, key: str, x_label: str) -> Chart:
+        def draw(axes: Any) -> None:
+            for one in models:
+                is_recommended = one["name"] == metrics["recommended"]
+                color, x = ACCENT if is_recommended else MUTED, one[key]
+                axes.plot([x, x], one["interval"], color=color, linewidth=1.2)
+                axes.plot([x], [one["score"]], "o", color=color, markersize=6)
+                axes.annotate(
+                    shorten_name(one["name"]), (x, one["score"]), (5, 3), textcoords="offset points",
+                    color=INK if is_recommended else MUTED, fontsize=8.5,
+                )  # fmt: skip
+            axes.set_xscale("log")
+            axes.margins(x=0.2)
+            _finish(axes, x_label, metrics["metric"])
+
+        return charts.render_chart(title, draw, "The lines are 95 % intervals. Recommended: colored.")
+
+    return [
+        plot("Score against size", "megabytes", "megabytes"),
+        plot("Score against speed", "rows_per_second", "rows per second, in batches"),
+        plot("Score against training time", "train_seconds", "seconds of training for one fold"),
+    ]
 
 
 def build_study_charts(metrics: Mapping[str, Any]) -> list[Chart]:

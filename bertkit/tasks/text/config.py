@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from bertkit.settings.declaration import Panel, Pooling, list_settings, pooling_setting, setting
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.tasks import TaskDef
+from bertkit.tasks import FINETUNE, INT8, Candidate, TaskDef
 
 TEXT_CHECKS = "bertkit.tasks.text.checks:SequenceChecks"
 
@@ -109,6 +109,9 @@ class ClassifyConfig(SequenceConfig):
         return {name: f"with --method {self.method}, {reason}" for name, reason in reasons.items()}
 
 
+# Up to this number, contrastive training was better than fine-tuning (docs/few-labels.md).
+MAX_CONTRASTIVE_ROWS = 100
+
 CLASSIFY = TaskDef(
     name="classify",
     help="Fine-tune a classifier or a regressor on single texts or pairs.",
@@ -121,6 +124,16 @@ CLASSIFY = TaskDef(
         "bertkit.tasks.text.view:RegressionView",
     ),
     labeled_unit="text",
+    candidates=(
+        Candidate("majority", "baseline"),
+        *(Candidate(name, settings={"method": name}) for name in ("tfidf", "tfidf-chars", "hybrid")),
+        Candidate("linear-probe", settings={"method": "linear-probe"}),
+        FINETUNE,
+        Candidate("windows", settings={"long_texts": "windows"}, needs_long_texts=True),
+        Candidate("contrastive", settings={"method": "contrastive"}, max_rows_per_class=MAX_CONTRASTIVE_ROWS),
+        INT8,
+        Candidate("distilled", "distilled"),
+    ),
 )
 
 
@@ -148,4 +161,5 @@ NLI = TaskDef(
     checks=TEXT_CHECKS,
     views=("bertkit.tasks.text.view:ClassificationView",),
     labeled_unit="text",
+    candidates=(Candidate("hypothesis_only", "baseline"), FINETUNE, INT8),
 )

@@ -519,15 +519,20 @@ class SequenceTask(Task):
     def evaluate(self, outputs: Outputs) -> SequenceEvaluation:
         return SequenceEvaluation(outputs, self.label_type, self.state.fitted_confidence)
 
-    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
+    def list_baselines(self) -> list[str]:
+        return ["majority", self.get_tfidf_baseline()[0]]
+
+    def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
         labels = self.get_training_labels(train)
-        gold = self.label_type.encode_labels(rows, self.config.label_column)
-        name, columns = self.get_tfidf_baseline()
+        if name == "majority":
+            return predict_majority(labels, len(rows))
+        _, columns = self.get_tfidf_baseline()
         texts = [[part[column] for column in columns] for part in (train, rows)]
-        predicted = predict_tfidf(texts[0], labels, texts[1], self.config.seed)
-        predictions = {"majority": predict_majority(labels, len(gold)), name: predicted}
-        score = self.label_type.score
-        return {name: make_label_scorer(score, gold, predicted) for name, predicted in predictions.items()}
+        return predict_tfidf(texts[0], labels, texts[1], self.config.seed)
+
+    def score_baseline(self, rows: Rows, predicted: np.ndarray) -> Scorer:
+        gold = self.label_type.encode_labels(rows, self.config.label_column)
+        return make_label_scorer(self.label_type.score, gold, predicted)
 
     def get_tfidf_baseline(self) -> tuple[str, list[str]]:
         """Return the name of the TF-IDF baseline, and the text columns that it reads."""
