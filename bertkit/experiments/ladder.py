@@ -453,9 +453,9 @@ class Ladder(TaskExperiment):
         """Write all results into the directory of the ladder, with `metrics.json` last."""
         models, seed = trained_models(trained), self.config.seed
         best = max(models, key=lambda one: self.sign * one.scorer.score_all()[self.metric])
+        report_info("measuring the speed of the models")
         speeds = {}
         for model in models:
-            report_info(f"measuring the speed of {model.candidate.name}")
             with silence_reports():
                 speeds[model.candidate.name] = measure_speeds(model, self.splits.final[0].splits["test"])
             release_memory()
@@ -470,13 +470,14 @@ class Ladder(TaskExperiment):
         found = recommend(results, best.candidate.name, self.config.margin)
         chosen = trained[found.name]
         [drop] = [result.drop for result in results if result.name == found.name]
-        others = {best.candidate.name: best.scorer}
+        others, compared_name = {best.candidate.name: best.scorer}, found.name
         if chosen is best:
-            others = {name: one.scorer for name, one in trained.items() if one is not best}
+            others = {name: one.scorer for name, one in trained.items() if not one.runs}
+            compared_name = None
         unit = self.prepared.task.definition.unit
         judgement = judge(
             chosen.scorer, others, self.metric, self.sign > 0,
-            rows=format_count(len(self.splits.rows), unit), name=found.name, seed=seed,
+            rows=format_count(len(self.splits.rows), unit), name=compared_name, seed=seed,
         ) if others else None  # fmt: skip
         self._write_recipe(folder, chosen, trained)
         mean = self._write_predictions(folder, best, models)
@@ -653,37 +654,31 @@ def measure_speeds(trained: Trained, rows: Rows) -> tuple[float, float]:
 # ---- the table
 
 
+def format_points(fraction: float) -> str:
+    return f"{100 * fraction:+.1f}"
+
+
 def build_ladder_table(metrics: Mapping[str, Any]) -> ResultTable:
     """Return the table of the candidates, from the content of `ladder.json`."""
-
-    def format_signed(value: float) -> str:
-        return f"{value:+.3f}"
-
     rows = []
     for one in metrics["candidates"]:
-        is_best, low, high = one["name"] == metrics["best"], *one["difference_interval"]
-        sizes = ["", "", ""]
-        if one["megabytes"] is not None:
-            speeds = (one["single_rows_per_second"], one["rows_per_second"])
-            sizes = [*(f"{speed:,.0f}" for speed in speeds), f"{one['megabytes']:.1f}"]
+        (low, high), bounds = one["interval"], map(format_points, one["difference_interval"])
+        difference = f"{format_points(one['difference'])} ({' to '.join(bounds)})"
+        speeds = [one["rows_per_second"], one["single_rows_per_second"]]
         rows.append([
-            one["name"] + (" (recommended)" if one["name"] == metrics["recommended"] else ""),
-            f"{one['score']:.3f}", " to ".join(f"{bound:.3f}" for bound in one["interval"]),
-            "best" if is_best else format_signed(one["difference"]),
-            "" if is_best else f"{format_signed(low)} to {format_signed(high)}",
-            f"{one['train_seconds']:.1f}", *sizes,
+            one["name"], f"{one['score']:.3f} ({low:.3f} to {high:.3f})",
+            "best" if one["name"] == metrics["best"] else difference, f"{one['train_seconds']:.1f}",
+            *("" if speed is None else f"{speed:,.0f}" for speed in speeds),
+            "" if one["megabytes"] is None else f"{one['megabytes']:.1f}",
         ])  # fmt: skip
     return ResultTable(
         title=" · ".join(["ladder " + metrics["command"], metrics["data"]["name"], metrics["model"]]),
-        headings=[
-            "candidate", metrics["metric"], "95 %", "to the best", "95 %", "training s", "rows/s, single",
-            "rows/s", "MB",
-        ],
+        headings=["candidate", metrics["metric"], "points to the best", "s", "rows/s", "one by one", "MB"],
         rows=rows,
         caption=(
             f"Scores of {format_count(metrics['predicted_rows'], 'row')}, each predicted by runs that were "
-            f"not trained on it. Seconds of training for one of {metrics['folds']} folds; rows per second of "
-            "prediction, one row at a time and in batches."
+            f"not trained on it, with 95 % intervals. s: seconds of training for one of {metrics['folds']} "
+            "folds. rows/s: predicted rows per second, in batches and one by one."
         ),
         run_notes=[],
     )  # fmt: skip
@@ -691,21 +686,19 @@ def build_ladder_table(metrics: Mapping[str, Any]) -> ResultTable:
 
 def describe_recommendation(metrics: Mapping[str, Any]) -> list[str]:
     """Return lines on the recommended model, on its commands, and on what was left out."""
-    name, margin = metrics["recommended"], f"{metrics['margin']:g} points"
-    lines = [f"recommended: {name}, the smallest model within {margin} of the best"]
-    if name == metrics["best"]:
+    name, best = metrics["recommended"], metrics["best"]
+    margin = f"{metrics['margin']:g} {'point' if metrics['margin'] == 1 else 'points'}"
+    if name == best:
         lines = [f"recommended: {name}, the best model; no smaller one is within {margin} of it"]
-    elif metrics["shown"]:
-        lines.append(
-            f"shown: {name} is at most {metrics['drop']['bound']:.2f} points below {metrics['best']}, with a "
-            "confidence of 97.5 %"
-        )
     else:
+        lines = [f"recommended: {name}, the smallest model within {margin} of the best one, {best}"]
+        bound = f"{metrics['drop']['bound']:.1f} points below {best}, with a confidence of 97.5 %"
         needed = metrics["needed_rows"]
-        rows = "more rows cannot show less" if needed is None else f"about {needed:,} rows may show {margin}"
+        rows = "" if needed is None else f"; about {needed:,} rows may show that it is within {margin}"
         lines.append(
-            f"not shown: {name} may be up to {metrics['drop']['bound']:.2f} points below {metrics['best']}, "
-            f"with a confidence of 97.5 %; {rows}"
+            f"shown: {name} is at most {bound}"
+            if metrics["shown"]
+            else f"not shown: {name} may be up to {bound}{rows}"
         )
     if metrics["judgement"]:
         lines.append(metrics["judgement"]["text"].removesuffix("."))
@@ -713,9 +706,7 @@ def describe_recommendation(metrics: Mapping[str, Any]) -> list[str]:
     if len(mean["candidates"]) > 1:
         low, high = mean["interval"]
         count = format_count(len(mean["candidates"]), "candidate")
-        lines.append(
-            f"mean of {count}: {metrics['metric']} {mean['score']:.3f} (95 % interval {low:.3f} to "
-            f"{high:.3f})"
-        )
+        score = f"{metrics['metric']} {mean['score']:.3f} (95 % interval {low:.3f} to {high:.3f})"
+        lines.append(f"mean of {count}: {score}")
     lines += [f"left out: {name}: {reason}" for name, reason in metrics["left_out"].items()]
     return [*lines, *(f"repeat it alone: {command}" for command in metrics["commands"])]
