@@ -95,26 +95,26 @@ class LadderSettings(Settings):
 
     models: list[str] = setting(
         (), "Encoders to compare, separated by commas. Repeatable.", Panel.RUNS, is_common=True,
-        flags=("--models", "-m"), completion="models", default_text="as for --model", replaces=("model",),
+        flags=("--models", "-m"), completion="models", default_text="the default one", replaces=("model",),
     )  # fmt: skip
     model: str | None = setting(
         None, "The only encoder, as in the recipes of the task.", Panel.RUNS, is_path=True, has_flag=False,
     )  # fmt: skip
     folds: int = setting(
         3, "Folds of cross-validation; each candidate predicts each training row once.", Panel.RUNS,
-        is_common=True, min=2,
+        min=2,
     )  # fmt: skip
     margin: float = setting(
-        1.0, "Points by which the recommended model may be below the best one.", Panel.RUNS, is_common=True,
+        1.0, "Points by which the recommended model may be below the best one.", Panel.RUNS,
         min=0.0, max=100.0,
     )  # fmt: skip
     time_limit: float | None = setting(
         None, "Minutes; a candidate that does not fit is left out, the dearest ones first.", Panel.RUNS,
-        is_common=True, min=0.0, is_saved=False,
+        min=0.0, is_saved=False,
     )  # fmt: skip
     keep: bool = setting(
         False, "Train the recommended model on all training rows, in OUTPUT_DIR/recommended.", Panel.RUNS,
-        is_common=True, is_saved=False,
+        is_saved=False,
     )  # fmt: skip
     jobs: int = jobs_setting()
     output_dir: str | None = setting(

@@ -43,7 +43,7 @@ from bertkit.settings.declaration import get_flag, get_settings, is_column_setti
 from bertkit.settings.recipes import serialize_settings
 from bertkit.stats.judgement import MAX_TRUNCATED, judge
 from bertkit.stats.significance import Drop, Scorer, bound_drop, compare_scorers, compute_intervals
-from bertkit.tasks import Candidate, task_definition
+from bertkit.tasks import Candidate, TaskDef, task_definition
 from bertkit.tasks.base import Evaluation
 from bertkit.training.failures import release_memory
 from bertkit.utils.compat import require_extra
@@ -144,6 +144,10 @@ class Ladder(TaskExperiment):
 
     # ---- the plan
 
+    @cached_property
+    def definition(self) -> TaskDef:
+        return task_definition(self.task_name)
+
     def split(self, data: LoadedData) -> StudySplits:
         return split_into_folds(data, self.config.folds)
 
@@ -156,7 +160,7 @@ class Ladder(TaskExperiment):
         if len(set(titles)) < len(titles):
             titles = models
         planned = []
-        for candidate in task_definition(self.task_name).candidates:
+        for candidate in self.definition.candidates:
             for title, model in zip(titles, models, strict=True):
                 complete = self._complete(candidate, model)
                 if complete.settings["model"] != model or candidate.origin != "run":
@@ -176,9 +180,15 @@ class Ladder(TaskExperiment):
         return dataclasses.replace(candidate, settings={**chosen, **reset})
 
     @cached_property
+    def reference(self) -> Candidate:
+        """The candidate that is prepared to check the data: one that is fine-tuned, if there is one."""
+        runs = [one for one in self.candidates if one.origin == "run"]
+        return next((one for one in runs if one.is_fine_tuned), runs[0])
+
+    @cached_property
     def prepared(self) -> PreparedRun:
-        """A fine-tuned candidate, prepared for the first fold."""
-        return self.prepare_candidate(next(one for one in self.candidates if one.is_fine_tuned))
+        """The reference, prepared for the first fold."""
+        return self.prepare_candidate(self.reference)
 
     def prepare_candidate(self, candidate: Candidate) -> PreparedRun:
         """Prepare the run of a candidate for the first fold."""
@@ -233,7 +243,7 @@ class Ladder(TaskExperiment):
                 require_extra("onnx", export.REQUIRED_PACKAGES, "int8")
             except UserError as error:
                 return str(error)
-        if candidate.origin != "run" or candidate.settings == self.candidates_settings:
+        if candidate.origin != "run" or candidate is self.reference:
             return None
         try:
             features = self.prepare_candidate(candidate).features["train"]
@@ -245,11 +255,6 @@ class Ladder(TaskExperiment):
                 f"{task.config.max_length} tokens, and it is for more than {MAX_TRUNCATED:.0%}"
             )
         return None
-
-    @property
-    def candidates_settings(self) -> Mapping[str, Any]:
-        """The settings of `prepared`."""
-        return next(one for one in self.candidates if one.is_fine_tuned).settings
 
     def _name_folder(self, candidate: Candidate, fold: int) -> Path:
         name = re.sub(r"[^\w.-]+", "-", candidate.name)
@@ -470,15 +475,15 @@ class Ladder(TaskExperiment):
         found = recommend(results, best.candidate.name, self.config.margin)
         chosen = trained[found.name]
         [drop] = [result.drop for result in results if result.name == found.name]
-        others, compared_name = {best.candidate.name: best.scorer}, found.name
-        if chosen is best:
+        if chosen is best:  # then no model is compared with it, only baselines
             others = {name: one.scorer for name, one in trained.items() if not one.runs}
-            compared_name = None
-        unit = self.prepared.task.definition.unit
+        else:
+            others = {best.candidate.name: best.scorer}
         judgement = judge(
             chosen.scorer, others, self.metric, self.sign > 0,
-            rows=format_count(len(self.splits.rows), unit), name=compared_name, seed=seed,
-        ) if others else None  # fmt: skip
+            rows=format_count(len(self.splits.rows), self.prepared.task.definition.unit),
+            name=None if chosen is best else found.name, seed=seed,
+        )  # fmt: skip
         self._write_recipe(folder, chosen, trained)
         mean = self._write_predictions(folder, best, models)
         metrics = {
@@ -632,7 +637,7 @@ def measure_speeds(trained: Trained, rows: Rows) -> tuple[float, float]:
     """
     predictor = load_predictor(trained.runs[0].folder)
     schema = predictor.task.input_schema
-    left_out = {*schema.gold_columns, *schema.hidden_columns}
+    left_out = {*schema.gold_columns, *schema.hidden_columns}.difference(schema.text_columns)
     inputs = [
         {name: value for name, value in row.items() if name not in left_out}
         for row in rows.select(range(min(len(rows), SPEED_ROWS)))
