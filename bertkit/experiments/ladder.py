@@ -663,6 +663,10 @@ def format_points(fraction: float) -> str:
     return f"{100 * fraction:+.1f}"
 
 
+def format_megabytes(megabytes: float) -> str:
+    return f"{megabytes:.1f}" if megabytes >= 1 else f"{megabytes:.2g}"
+
+
 def build_ladder_table(metrics: Mapping[str, Any]) -> ResultTable:
     """Return the table of the candidates, from the content of `ladder.json`."""
     rows = []
@@ -674,16 +678,16 @@ def build_ladder_table(metrics: Mapping[str, Any]) -> ResultTable:
             one["name"], f"{one['score']:.3f} ({low:.3f} to {high:.3f})",
             "best" if one["name"] == metrics["best"] else difference, f"{one['train_seconds']:.1f}",
             *("" if speed is None else f"{speed:,.0f}" for speed in speeds),
-            "" if one["megabytes"] is None else f"{one['megabytes']:.1f}",
+            "" if one["megabytes"] is None else format_megabytes(one["megabytes"]),
         ])  # fmt: skip
     return ResultTable(
         title=" · ".join(["ladder " + metrics["command"], metrics["data"]["name"], metrics["model"]]),
-        headings=["candidate", metrics["metric"], "points to the best", "s", "rows/s", "one by one", "MB"],
+        headings=["candidate", metrics["metric"], "points to the best", "s", "rows/s", "single", "MB"],
         rows=rows,
         caption=(
             f"Scores of {format_count(metrics['predicted_rows'], 'row')}, each predicted by runs that were "
             f"not trained on it, with 95 % intervals. s: seconds of training for one of {metrics['folds']} "
-            "folds. rows/s: predicted rows per second, in batches and one by one."
+            "folds. rows/s: predicted rows per second, in batches; single: one row at a time."
         ),
         run_notes=[],
     )  # fmt: skip
