@@ -87,7 +87,7 @@ class Candidate:
     """A kind of model that `bertkit ladder` compares with others.
 
     Attributes:
-        name: Its name in the table. That of a baseline is the name in `Task.fit_baselines`.
+        name: Its name in the table. That of a baseline is in `TaskDef.baselines`.
         origin: "baseline", which needs no run; "run", trained on the data; "distilled", a student of the best
             fine-tuned candidate with half of its layers; or "int8", the export of the best fine-tuned one.
         settings: Settings of its runs.
@@ -130,6 +130,8 @@ class TaskDef:
             be a pair of texts, is also predicted from vectors by a linear model, and explained by its words.
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
+        baselines: Names of the baselines that `Task.predict_baseline` fits; other tasks override
+            `Task.fit_baselines`.
         candidates: What `bertkit ladder` compares, the cheapest first; empty if the task has no ladder.
     """
 
@@ -147,6 +149,7 @@ class TaskDef:
     labeled_unit: Literal["text", "word", "ending", "answer"] | None = None
     predicts_rows: bool = True
     predictions_name: str = "predictions"
+    baselines: tuple[str, ...] = ()
     candidates: tuple[Candidate, ...] = ()
 
     def make_dialect(self, config: Any) -> "Dialect":

@@ -797,10 +797,6 @@ class Task(ABC):
         """Fit thresholds on the validation split, and store them in `state.fitted_params`."""
         return
 
-    def list_baselines(self) -> list[str]:
-        """Return the names of the baselines that `predict_baseline` fits."""
-        return []
-
     def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
         """Return the predictions of a baseline for `rows`, in their order; it is fitted on `train`."""
         raise NotImplementedError
@@ -813,5 +809,5 @@ class Task(ABC):
         """Return the scorers of simple baselines by name: fitted on `train`, they predict `rows`."""
         return {
             name: self.score_baseline(rows, self.predict_baseline(name, train, rows))
-            for name in self.list_baselines()
+            for name in self.definition.baselines
         }

@@ -36,5 +36,6 @@ SWAG = TaskDef(
     checks="bertkit.tasks.choice.checks:ChoiceChecks",
     views=("bertkit.tasks.choice.view:MultipleChoiceView",),
     labeled_unit="ending",
+    baselines=("majority", "ending_only"),
     candidates=(Candidate("ending_only", "baseline"), FINETUNE, INT8),
 )

@@ -304,9 +304,6 @@ class Swag(Task):
     def evaluate(self, outputs: Outputs) -> "ChoiceEvaluation":
         return ChoiceEvaluation(outputs, self.state.fitted_confidence)
 
-    def list_baselines(self) -> list[str]:
-        return ["majority", "ending_only"]
-
     def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
         """Return [rows] the most frequent index, or that of `ending_only`, a model that reads no context."""
         labels = self.encode_labels(train)

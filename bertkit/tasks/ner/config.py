@@ -46,6 +46,7 @@ NER = TaskDef(
     reads_conll=True,
     scores_tokens=True,
     labeled_unit="word",
+    baselines=("majority", "frequent_tag"),
     candidates=(
         Candidate("frequent_tag", "baseline"),
         Candidate("frozen-features", settings={"features": "last"}),

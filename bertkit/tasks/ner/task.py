@@ -271,9 +271,6 @@ class Ner(Task):
     def evaluate(self, outputs: Outputs) -> NerEvaluation:
         return NerEvaluation(outputs, self.state.tags, self.state.scheme, self.state.fitted_confidence)
 
-    def list_baselines(self) -> list[str]:
-        return ["majority", "frequent_tag"]
-
     def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
         """Return [words] O, or `frequent_tag`, the most frequent tag of the word in training."""
         tags = self.state.tags

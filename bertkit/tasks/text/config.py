@@ -124,6 +124,7 @@ CLASSIFY = TaskDef(
         "bertkit.tasks.text.view:RegressionView",
     ),
     labeled_unit="text",
+    baselines=("majority", "tfidf"),
     candidates=(
         Candidate("majority", "baseline"),
         *(Candidate(name, settings={"method": name}) for name in ("tfidf", "tfidf-chars", "hybrid")),
@@ -161,5 +162,6 @@ NLI = TaskDef(
     checks=TEXT_CHECKS,
     views=("bertkit.tasks.text.view:ClassificationView",),
     labeled_unit="text",
+    baselines=("majority", "hypothesis_only"),
     candidates=(Candidate("hypothesis_only", "baseline"), FINETUNE, INT8),
 )

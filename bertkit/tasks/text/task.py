@@ -519,14 +519,11 @@ class SequenceTask(Task):
     def evaluate(self, outputs: Outputs) -> SequenceEvaluation:
         return SequenceEvaluation(outputs, self.label_type, self.state.fitted_confidence)
 
-    def list_baselines(self) -> list[str]:
-        return ["majority", self.get_tfidf_baseline()[0]]
-
     def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
         labels = self.get_training_labels(train)
         if name == "majority":
             return predict_majority(labels, len(rows))
-        _, columns = self.get_tfidf_baseline()
+        columns = self.get_tfidf_columns()
         texts = [[part[column] for column in columns] for part in (train, rows)]
         return predict_tfidf(texts[0], labels, texts[1], self.config.seed)
 
@@ -534,9 +531,9 @@ class SequenceTask(Task):
         gold = self.label_type.encode_labels(rows, self.config.label_column)
         return make_label_scorer(self.label_type.score, gold, predicted)
 
-    def get_tfidf_baseline(self) -> tuple[str, list[str]]:
-        """Return the name of the TF-IDF baseline, and the text columns that it reads."""
-        return "tfidf", list(self.input_schema.text_columns)
+    def get_tfidf_columns(self) -> list[str]:
+        """Return the text columns that the TF-IDF baseline reads."""
+        return list(self.input_schema.text_columns)
 
 
 SEPARATOR_KEY = "label_separator"  # attribute of the model's config
@@ -831,8 +828,8 @@ class Nli(SequenceTask):
         keys = super().make_split_keys(rows)
         return dataclasses.replace(keys, group=rows.hash_columns(self.input_schema.text_columns[:1]))
 
-    def get_tfidf_baseline(self) -> tuple[str, list[str]]:
-        return "hypothesis_only", list(self.input_schema.text_columns[1:])
+    def get_tfidf_columns(self) -> list[str]:
+        return list(self.input_schema.text_columns[1:])
 
     def _map_label_ids(self, rows: Rows) -> Rows:
         column = self.config.label_column
