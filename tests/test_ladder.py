@@ -310,6 +310,18 @@ def test_a_failed_candidate_is_left_out_with_its_reason(small, tmp_path, monkeyp
 
 
 @pytest.mark.slow
+def test_a_time_limit_leaves_out_what_does_not_fit(small, tmp_path):
+    """The first model is trained in any case."""
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["classify"](24))
+    run = run_ladder(
+        tmp_path / "ladder", "classify", small, CANDIDATES["classify"], data=str(data), time_limit=1e-6
+    )
+    assert [one["name"] for one in run.metrics["candidates"]] == ["majority", "tfidf"]
+    assert run.metrics["left_out"].keys() == {"finetune", "distilled"}
+    assert "0.0 of --time-limit 1e-06 are left for training" in run.metrics["left_out"]["finetune"]
+
+
+@pytest.mark.slow
 def test_the_recommended_model_is_kept_as_a_run(ladders, small, tmp_path):
     folder = shutil.copytree(ladders["classify"].output_dir, tmp_path / "ladder")
     definition = dataclasses.replace(task_definition("classify"), candidates=CANDIDATES["classify"])
@@ -326,6 +338,8 @@ def test_the_recommended_model_is_kept_as_a_run(ladders, small, tmp_path):
 def test_int8_is_made_from_the_runs_of_the_folds(small, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(ladder, "recommend", lambda *_: Recommendation("int8", True, None))
+    exported = []
+    monkeypatch.setattr(ladder.export, "export", exported.append)  # of the run that is kept
     data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["classify"](24))
     run = run_ladder(tmp_path / "ladder", "classify", small, (FINETUNE, INT8), data=str(data), keep=True)
     finetune, int8 = run.metrics["candidates"]
@@ -333,4 +347,5 @@ def test_int8_is_made_from_the_runs_of_the_folds(small, tmp_path, monkeypatch):
     assert int8["score"] == pytest.approx(finetune["score"], abs=0.1)
     assert int8["train_seconds"] > finetune["train_seconds"]
     assert len(run.metrics["commands"]) == 2
-    assert RunDir(run.output_dir / "recommended" / "onnx" / "int8").is_finished
+    assert RunDir(run.output_dir / "recommended").is_finished
+    assert [settings["quantize"] for settings in exported] == ["int8"]
