@@ -37,7 +37,7 @@ from bertkit.run.dry_run import dry_run
 from bertkit.run.load_data import LoadedData
 from bertkit.run.predictor import load_predictor
 from bertkit.run.prepare import PreparedRun, RunOptions, find_linear_text
-from bertkit.run.results import summarize_data
+from bertkit.run.results import LOSS, summarize_data
 from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import get_flag, get_settings, is_column_setting
 from bertkit.settings.recipes import serialize_settings
@@ -201,6 +201,8 @@ class Ladder(TaskExperiment):
     def prepare(self) -> list[str]:
         self.fingerprints = fingerprint_splits(self.get_group().data.dataset.splits)
         _ = self.splits
+        if self.metric == LOSS:
+            raise UserError(f"--metric-for-best-model {LOSS}: is not a score of rows; choose another score")
         return [self.prepared.dataset.name]
 
     def describe_runs(self) -> dict[str, Any]:
@@ -230,7 +232,11 @@ class Ladder(TaskExperiment):
         fields = get_settings(type(task.config))
         for name, value in candidate.settings.items():
             if is_column_setting(name) and getattr(task.config, name) and not value:
-                return f"{get_flag(name, fields[name].metadata)} has no effect on it"
+                return f"it does not support {get_flag(name, fields[name].metadata)}"
+        if candidate.needs_long_texts and task.uses_windows:
+            return "--long-texts windows applies to the others, too"
+        if candidate.needs_long_texts and task.state.new_tokens:
+            return "a window may leave out the marker of an entity"
         if (most := candidate.max_rows_per_class) is not None:
             labels = task.state.labels
             if not labels:
@@ -348,7 +354,11 @@ class Ladder(TaskExperiment):
             if reason is None and candidate.origin in ("distilled", "int8") and source is None:
                 reason = "no fine-tuned model to make it from"
             if reason is None and candidate.origin == "baseline":
-                trained[candidate.name] = self._fit_baseline(candidate)
+                baseline = self._fit_baseline(candidate)
+                if self.metric in baseline.scorer.score_all():
+                    trained[candidate.name] = baseline
+                else:
+                    reason = f"a baseline has no {self.metric}"
             elif reason is None:
                 runs = self._plan(folder, candidate, source)
                 ended = self._train(candidate, runs, source, has_model=bool(trained_models(trained)))

@@ -51,6 +51,7 @@ FITTED_HEAD_CONFLICTS = {
     "head": "the head is fitted to one vector per text",
     "label_smoothing": "the head is fitted by logistic regression",
     "pooling": "the method chooses the pooling",
+    **dict.fromkeys(("subject_column", "object_column"), "the markers of entities are not trained"),
 }
 
 

@@ -623,10 +623,6 @@ class Classify(SequenceTask):
                 raise UserError(f"{self._get_flag(name)} {value}: {reason}; omit it")
         if self.config.bf16 and method == "linear-probe":
             raise UserError(f"--bf16: with --method {method}, the encoder is not trained; omit it")
-        if self.config.long_texts == "windows" and method == "contrastive":
-            raise UserError(
-                f"--long-texts windows: --method {method} reads one sequence per text; use another value"
-            )
 
     def _check_entity_settings(self, train: Rows) -> None:
         """Check that both columns of entities exist, and that the other settings apply to entities."""
@@ -635,11 +631,6 @@ class Classify(SequenceTask):
             raise UserError(
                 f"column {columns[0]!r}: a relation has two entities; pass both --subject-column and "
                 "--object-column"
-            )
-        if self._has_fitted_head:
-            raise UserError(
-                f"--method {self.config.method}: does not support --subject-column and --object-column; "
-                "omit it"
             )
         if self.config.long_texts == "windows":
             raise UserError(
