@@ -20,7 +20,7 @@ import numpy as np
 
 from bertkit.commands import export
 from bertkit.data.table import Rows, fingerprint_splits
-from bertkit.errors import TrainingFailed, UserError, format_count
+from bertkit.errors import RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.experiments.experiment import Outcome, PlannedRun
 from bertkit.experiments.held_out import (
     PREDICTIONS_FILE,
@@ -31,7 +31,7 @@ from bertkit.experiments.held_out import (
     split_into_folds,
 )
 from bertkit.models.exported import load_onnx_model
-from bertkit.models.loading import ONNX_FILE
+from bertkit.models.loading import ONNX_FILE, find_run_model, load_config
 from bertkit.reports.tables import ResultTable, build_ladder_charts, render_experiment_page
 from bertkit.run.dry_run import dry_run
 from bertkit.run.load_data import LoadedData
@@ -284,13 +284,9 @@ class Ladder(TaskExperiment):
             return candidate.settings
         settings = {**source.settings, "model": str(source.folder.resolve())}
         if candidate.origin == "distilled":  # the teacher's way of training is not that of the student
-            settings |= {"num_layers": self.num_layers, "freeze": 0, "lora": None, "learning_rate": None}
+            num_layers = max(1, load_config(find_run_model(source.folder)).num_hidden_layers // 2)
+            settings |= {"num_layers": num_layers, "freeze": 0, "lora": None, "learning_rate": None}
         return settings
-
-    @property
-    def num_layers(self) -> int:
-        """The layers of a student: half of those of its teacher."""
-        return max(1, int(self.prepared.model_config.num_hidden_layers) // 2)
 
     # ---- one run
 
@@ -306,6 +302,11 @@ class Ladder(TaskExperiment):
         try:
             return Outcome(self.train_run(run, splits, options))
         except TrainingFailed as error:
+            return Outcome({}, str(error))
+        except UserError as error:
+            # Only when a teacher is trained is it known that it has a single layer, or none to remove.
+            if isinstance(error, RunInterrupted) or run.candidate.origin != "distilled":
+                raise
             return Outcome({}, str(error))
 
     def _quantize(self, run: PlannedRun, rows: Rows) -> Outcome:
@@ -596,7 +597,7 @@ class Ladder(TaskExperiment):
         if chosen.candidate.origin == "int8":
             return [join_command([*command, "-o", "RUN"]), "bertkit export RUN --quantize int8"]
         if chosen.candidate.origin == "distilled":
-            student = f"bertkit distill RUN --num-layers {self.num_layers}"
+            student = f"bertkit distill RUN --num-layers {chosen.runs[0].settings['num_layers']}"
             return [join_command([*command, "-o", "RUN"]), student]
         return [join_command(command)]
 
