@@ -247,6 +247,26 @@ def study(task: str, *, recipe: str | None = None, callbacks: "Callbacks" = (), 
     return _run_experiment(f"study {task}", settings, recipe, callbacks)
 
 
+@_accept_reporter
+def ladder(task: str, *, recipe: str | None = None, callbacks: "Callbacks" = (), **settings: Any) -> "Run":
+    """Train models of several kinds on the same folds, like `bertkit ladder TASK`.
+
+    `ladder("classify", data="reviews.csv")` returns a `Run`. Its `.metrics` are the content of `ladder.json`
+    in `.output_dir`, with the keys "candidates" and "recommended".
+
+    Args:
+        task: Name of the task, such as "classify".
+        recipe: Recipe of the task; settings override the recipe.
+        callbacks: See `study`.
+        reporter: Receives messages and progress; by default, they are shown in Jupyter only.
+        **settings: Settings of the task, and `models`, `folds`, `margin`, `time_limit`, `keep` and `jobs`.
+
+    Raises:
+        UserError: The caller can fix the problem; the message says how.
+    """
+    return _run_experiment(f"ladder {task}", settings, recipe, callbacks)
+
+
 # ---- before training
 
 

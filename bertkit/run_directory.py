@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 from bertkit.errors import MAX_REPR_LENGTH, UserError, shorten_repr
 from bertkit.settings.recipes import (
     PASSED_DATA,
-    STUDY_PREFIX,
+    get_task_name,
     list_passed_data,
     read_recipe_file,
     require_recorded_plugins,
@@ -204,6 +204,11 @@ class RunDir:
     def is_finished(self) -> bool:
         """Whether there are metrics, which are written last."""
         return (self.folder / self.METRICS_FILE).exists()
+
+    def measure_model(self) -> float:
+        """Return the megabytes of what prediction reads: the model, its config and its tokenizer."""
+        files = self._list_files([*self.MODEL_PATTERNS, "model.onnx*"])
+        return sum(path.stat().st_size for path in files) / 1e6
 
     def list_uploaded_files(self) -> list[Path]:
         """Return the files of `UPLOADED_PATTERNS`, also those in directories."""
@@ -622,7 +627,7 @@ def find_used_plugins(task: str, config: RunConfig) -> dict[str, str]:
     """Return the packages of the plugins that a run of a command uses, by plugin, for its provenance."""
     metrics = [value.partition(":")[0] for value in config.metric]
     return describe_used_plugins(
-        {"task": [task.removeprefix(STUDY_PREFIX)], "method": [config.method], "metric": metrics}
+        {"task": [get_task_name(task)], "method": [config.method], "metric": metrics}
     )
 
 

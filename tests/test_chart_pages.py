@@ -8,7 +8,7 @@ import pytest
 from test_report import labelled, write_run
 
 from bertkit.reports.page import render_page
-from bertkit.reports.tables import ResultTable, render_study_page
+from bertkit.reports.tables import ResultTable, build_study_charts, render_experiment_page
 from bertkit.tasks.view import load_finished_run
 
 pytestmark = [pytest.mark.charts, pytest.mark.slow, chromium.needs_browser]
@@ -39,11 +39,14 @@ def study_page():
         "default_settings": {"learning_rate": 1e-4, "lr_scheduler": "linear"},
     }  # fmt: skip
     metrics = {
-        "command": "classify", "data": {"name": "toy", "train": 90}, "model": "tiny", "metric": "accuracy",
-        "folds": 3, "seeds": [0], "search": search, "settings": {"best": {"runs": runs}},
+        "task": "study", "command": "classify", "data": {"name": "toy", "train": 90}, "model": "tiny",
+        "metric": "accuracy", "folds": 3, "seeds": [0], "search": search,
+        "settings": {"best": {"runs": runs}},
     }  # fmt: skip
     table = ResultTable("study", ["settings", "runs"], [["best", "3"]], "Score: accuracy.", [])
-    return render_study_page(metrics, {"Scores": table}, ["no difference shown"])
+    return render_experiment_page(
+        metrics, {"Scores": table}, ["no difference shown"], build_study_charts(metrics)
+    )
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ from bertkit.data.split import (
 )
 from bertkit.data.table import Rows, number_groups
 from bertkit.errors import UserError
-from bertkit.experiments.study import split_data
+from bertkit.experiments.held_out import split_data
 from bertkit.run.load_data import load_data, split_parsed_rows
 from bertkit.tasks import task_definition
 from bertkit.utils.reporting import Reporter, use_reporter

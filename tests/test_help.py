@@ -200,7 +200,7 @@ def test_functions_of_the_package_show_their_settings():
 
     import bertkit
 
-    for name in set(bertkit.__all__) - {"RunInterrupted", "UserError", "check", "load", "study"}:
+    for name in set(bertkit.__all__) - {"RunInterrupted", "UserError", "check", "ladder", "load", "study"}:
         function = getattr(bertkit, name)
         assert len(inspect.signature(function).parameters) >= 2, name
         assert "Settings:\n" in function.__doc__, name

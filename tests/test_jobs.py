@@ -21,7 +21,7 @@ from conftest import (
 from test_glue import COLUMNS, write_split
 
 import bertkit
-from bertkit.experiments.config import SUITES, find_config, make_study_config
+from bertkit.experiments.config import SUITES, find_config, make_task_config
 from bertkit.experiments.experiment import PRELOADED
 from bertkit.utils import system
 from bertkit.utils.worker_processes import enter_worker, get_worker_context
@@ -206,5 +206,5 @@ def test_every_experiment_has_jobs_which_are_not_saved(command):
 def test_the_settings_of_a_study_can_be_sent_to_another_process():
     import pickle
 
-    config = make_study_config("ner")(data="a.conll", folds=3, search=["epochs=1,2"])
+    config = make_task_config("study", "ner")(data="a.conll", folds=3, search=["epochs=1,2"])
     assert pickle.loads(pickle.dumps(config)) == config

@@ -3,7 +3,7 @@
 import pytest
 from conftest import assert_refused
 
-from bertkit.experiments.config import make_study_config
+from bertkit.experiments.config import make_task_config
 from bertkit.run_directory import RunDir
 from bertkit.utils import locks
 
@@ -11,7 +11,7 @@ from bertkit.utils import locks
 @pytest.fixture
 def folder(tmp_path):
     """The directory of a study that was interrupted in its first run."""
-    config = make_study_config("classify")(data="toy.jsonl", folds=2)
+    config = make_task_config("study", "classify")(data="toy.jsonl", folds=2)
     run = tmp_path / "study" / "folds" / "fold0-seed0"
     run.mkdir(parents=True)
     RunDir(tmp_path / "study").write_settings("study classify", config, {})

@@ -33,9 +33,9 @@ from bertkit.data import tokens
 from bertkit.data.split import SplitKeys, join_groups
 from bertkit.data.tokens import encode, encode_with_offsets, share_tokens
 from bertkit.errors import TrainingFailed, UserError
-from bertkit.experiments.config import list_study_tasks, make_study_config
+from bertkit.experiments.config import list_experiment_tasks, make_task_config
+from bertkit.experiments.held_out import TRIAL_FOLD, hold_out_test_rows, split_data
 from bertkit.experiments.search import Dimension, Trial, TrialStore, make_default_space, parse_space
-from bertkit.experiments.study import TRIAL_FOLD, hold_out_test_rows, split_data
 from bertkit.run.load_data import load_data
 from bertkit.run_directory import RunDir
 from bertkit.tasks import task_definition
@@ -660,10 +660,10 @@ def test_dry_run_lists_the_runs_and_writes_none(cli, toy, tiny, tmp_path):
 def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_runs():
     from bertkit.settings.declaration import get_settings
 
-    assert set(list_study_tasks()) == set(ROW_MAKERS)
-    for task in list_study_tasks():
+    assert set(list_experiment_tasks("study")) == set(ROW_MAKERS)
+    for task in list_experiment_tasks("study"):
         own = get_settings(task_definition(task).config).keys()
-        names = get_settings(make_study_config(task)).keys()
+        names = get_settings(make_task_config("study", task)).keys()
         assert names - own == {"folds", "seeds", "trials", "search", "time_limit", "jobs", "against"}
         assert own - names == {
             "nproc", "push_to_hub", "hub_model_id", "hub_private_repo",

@@ -17,9 +17,15 @@ from bertkit.cli.launch import exit_with_launcher, handle_signals, launch
 from bertkit.cli.options import CommandGroup, SingleCommand, build_command
 from bertkit.commands import configs
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.experiments.config import STUDY_HELP, SUITES, list_study_tasks, make_study_config
+from bertkit.experiments.config import (
+    LADDER_HELP,
+    STUDY_HELP,
+    SUITES,
+    list_experiment_tasks,
+    make_task_config,
+)
 from bertkit.settings.declaration import Settings, get_settings
-from bertkit.settings.recipes import STUDY_PREFIX, Recipe
+from bertkit.settings.recipes import Recipe
 from bertkit.tasks import list_definitions, task_definition
 from bertkit.utils import distributed, system
 from bertkit.utils.compat import get_command_error
@@ -81,6 +87,21 @@ def _build_group(help: str, commands: Mapping[str, Command]) -> typer.Typer:
     return group
 
 
+def _build_experiment(name: str, help: str, task_help: str) -> typer.Typer:
+    """Return the group of the commands `study TASK` or `ladder TASK`."""
+    commands = {
+        task: Command(
+            make_task_config(name, task),
+            task_help.format(task),
+            "bertkit.experiments.experiment",
+            f"{name} {task}",
+            has_recipe=True,
+        )
+        for task in list_experiment_tasks(name)
+    }
+    return _build_group(help, commands)
+
+
 def _refuse_plugin(problem: str) -> Callable[..., None]:
     """Return a command for the task of a plugin that cannot be used, whose help and error say why."""
 
@@ -98,18 +119,11 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "Fine-tune": {
         **{task: _train(task) for task, definition in DEFINITIONS.items() if definition.predicts_rows},
         **{suite: _run_suite(suite) for suite in SUITES if suite != "ablation"},
-        "study": _build_group(
-            STUDY_HELP,
-            {
-                task: Command(
-                    make_study_config(task),
-                    f"Study `bertkit {task}` over folds, seeds and hyperparameter trials.",
-                    "bertkit.experiments.experiment",
-                    STUDY_PREFIX + task,
-                    has_recipe=True,
-                )
-                for task in list_study_tasks()
-            },
+        "ladder": _build_experiment(
+            "ladder", LADDER_HELP, "Compare models of several kinds for `bertkit {}`."
+        ),
+        "study": _build_experiment(
+            "study", STUDY_HELP, "Study `bertkit {}` over folds, seeds and hyperparameter trials."
         ),
     },
     "Pre-train": {

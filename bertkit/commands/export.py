@@ -149,27 +149,12 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
             folders[config.quantize] = staging / config.quantize
         files = {variant: variant_folder / ONNX_FILE for variant, variant_folder in folders.items()}
         report_info(f"exporting {run}")
-        has_choices = validation.task.sequence_grouping == "choice"
-        metadata = {
-            "bertkit_version": __version__, "task": metrics["task"], "opset": str(OPSET),
-            "max_length": str(validation.task.config.max_length),
-        }  # fmt: skip
-        id2label = validation.model.config.id2label
-        if any(name != f"LABEL_{label_id}" for label_id, name in id2label.items()):
-            metadata["labels"] = json.dumps(id2label, ensure_ascii=False)
-        fitted_params = validation.task.state.fitted_params
-        metadata |= {name: json.dumps(value) for name, value in fitted_params.items()}
-        has_scope = validation.task.state.fitted_confidence.scope_weights is not None
-        write_graph(validation.model, has_choices, files[FP32], metadata, has_scope)
         if config.quantize:
             folders[config.quantize].mkdir()
-            convert = {INT8: quantize, FP16: convert_to_fp16}[config.quantize]
-            convert(files[FP32], files[config.quantize])
+        write_variants(validation.task, validation.model, files)
         measurements = _measure(validation, files, run, metrics, config)
         for variant_folder in folders.values():  # `metrics.json` is the last file that `bertkit.load` reads
-            for name in ("config.json", RunDir.SETTINGS_FILE):
-                shutil.copyfile(run / name, variant_folder / name)
-            validation.tokenizer.save_pretrained(variant_folder)
+            copy_run_files(run, validation.tokenizer, variant_folder)
             RunDir(variant_folder).write_metrics({**metrics, "export": measurements})
         if validation.task.definition.predicts_rows:
             _record_outputs(run, folders)
@@ -183,6 +168,33 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
             if (folder / name).is_dir():
                 shutil.rmtree(folder / name)
     return measurements
+
+
+def write_variants(task: Task, model: Any, files: Mapping[str, Path]) -> None:
+    """Write the graph of a finished run's model in fp32, and convert it to the other variants.
+
+    `files` are the ONNX files by variant; their directories exist.
+    """
+    metadata = {
+        "bertkit_version": __version__, "task": task.definition.name, "opset": str(OPSET),
+        "max_length": str(task.config.max_length),
+    }  # fmt: skip
+    id2label = model.config.id2label
+    if any(name != f"LABEL_{label_id}" for label_id, name in id2label.items()):
+        metadata["labels"] = json.dumps(id2label, ensure_ascii=False)
+    metadata |= {name: json.dumps(value) for name, value in task.state.fitted_params.items()}
+    has_scope = task.state.fitted_confidence.scope_weights is not None
+    write_graph(model, task.sequence_grouping == "choice", files[FP32], metadata, has_scope)
+    for variant, convert in {INT8: quantize, FP16: convert_to_fp16}.items():
+        if variant in files:
+            convert(files[FP32], files[variant])
+
+
+def copy_run_files(run: Path, tokenizer: Any, folder: Path) -> None:
+    """Write what prediction with an exported model needs beside the graph, except `metrics.json`."""
+    for name in (RunDir.MODEL_CONFIG_FILE, RunDir.SETTINGS_FILE):
+        shutil.copyfile(run / name, folder / name)
+    tokenizer.save_pretrained(folder)
 
 
 def _record_outputs(run: Path, folders: Mapping[str, Path]) -> None:

@@ -144,7 +144,8 @@ def _read_predictions(study: Path) -> list[dict[str, Any]]:
 
 def _load_task(study: Path) -> Task:
     """Return the task with the settings of a fold run, which has the same data as the study."""
-    for folder in (study / "ensemble", *sorted((study / "folds").glob("*")), study):
+    runs = [*sorted((study / "folds").glob("*")), *sorted((study / "candidates").glob("*"))]
+    for folder in (study / "ensemble", *runs, study):
         path = folder / RunDir.SETTINGS_FILE
         RunDir(folder).require_plugins()
         if path.is_file() and (name := read_recipe_file(path).get("task")) in list_tasks():

@@ -1,6 +1,7 @@
 """The settings of experiments: those of a run, and those that only experiments have."""
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal
@@ -14,7 +15,6 @@ from bertkit.settings.declaration import (
     pooling_setting,
     setting,
 )
-from bertkit.settings.recipes import STUDY_PREFIX
 from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
 from bertkit.settings.validation import DataSource
 from bertkit.tasks import list_definitions, task_definition
@@ -75,43 +75,110 @@ class StudySettings(Settings):
     )  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # pickle cannot find a class that was made at run time
-        return _restore_study_config, (self.task_name, vars(self))
+        return _restore_config, ("study", self.task_name, vars(self))
 
+
+# ---- ladders
+
+LADDER_HELP = "Train models of several kinds on the same folds, and recommend the smallest good one."
+
+
+@dataclass(frozen=True, kw_only=True)
+class LadderSettings(Settings):
+    """The settings that a ladder has in addition to those of its task."""
+
+    task_name: ClassVar[str]
+    # The candidates decide these, and scores of modules have no paired test.
+    excluded_settings = frozenset({
+        "method", "features", "num_layers", "new_head", "metric", "greater_is_better",
+    })  # fmt: skip
+
+    models: list[str] = setting(
+        (), "Encoders to compare, separated by commas. Repeatable.", Panel.RUNS, is_common=True,
+        flags=("--models", "-m"), completion="models", default_text="the default one", replaces=("model",),
+    )  # fmt: skip
+    model: str | None = setting(
+        None, "The only encoder, as in the recipes of the task.", Panel.RUNS, is_path=True, has_flag=False,
+    )  # fmt: skip
+    folds: int = setting(
+        3, "Folds of cross-validation; each candidate predicts each training row once.", Panel.RUNS,
+        min=2,
+    )  # fmt: skip
+    margin: float = setting(
+        1.0, "Points by which the recommended model may be below the best one.", Panel.RUNS,
+        min=0.0, max=100.0,
+    )  # fmt: skip
+    time_limit: float | None = setting(
+        None, "Minutes; a candidate that does not fit is left out, the dearest ones first.", Panel.RUNS,
+        min=0.0, is_saved=False,
+    )  # fmt: skip
+    keep: bool = setting(
+        False, "Train the recommended model on all training rows, in OUTPUT_DIR/recommended.", Panel.RUNS,
+        is_saved=False,
+    )  # fmt: skip
+    jobs: int = jobs_setting()
+    output_dir: str | None = setting(
+        None, "Directory for the runs and results of the ladder.", Panel.OUTPUT, is_common=True,
+        flags=("--output-dir", "-o"), is_saved=False, default_text="runs/ladder-TASK-DATA",
+    )  # fmt: skip
+    dry_run: bool = setting(
+        False, "Load the data, list the planned runs, and write no run.", Panel.RUN_DIRECTORY,
+        is_saved=False,
+    )  # fmt: skip
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _restore_config, ("ladder", self.task_name, vars(self))
+
+
+# ---- commands with a task: `study TASK` and `ladder TASK`
 
 STUDY_SETTINGS = frozenset(get_settings(StudySettings))
+TASK_SETTINGS: Mapping[str, type[Settings]] = {"study": StudySettings, "ladder": LadderSettings}
+# The classes as `module:name`.
+TASK_EXPERIMENTS = {
+    "study": "bertkit.experiments.study:Study",
+    "ladder": "bertkit.experiments.ladder:Ladder",
+}
 
 
 @cache
-def make_study_config(task_name: str) -> type[RunConfig]:
-    """Return a subclass of a task's config with the settings of a study."""
-    config_class = task_definition(task_name).config
+def make_task_config(command: str, task_name: str) -> type[RunConfig]:
+    """Return a subclass of a task's config with the settings of `study` or `ladder`."""
+    config_class, settings_class = task_definition(task_name).config, TASK_SETTINGS[command]
     namespace = {
-        "excluded_settings": config_class.excluded_settings | SINGLE_RUN_SETTINGS,
+        "excluded_settings": (
+            config_class.excluded_settings | SINGLE_RUN_SETTINGS | settings_class.excluded_settings
+        ),
         "task_name": task_name,
-        "__doc__": STUDY_HELP,
+        "__doc__": settings_class.__doc__,
         "__module__": __name__,
     }
     return dataclasses.make_dataclass(
-        f"Study{config_class.__name__}", [], bases=(StudySettings, config_class), frozen=True, kw_only=True,
-        namespace=namespace,
+        f"{command.capitalize()}{config_class.__name__}", [], bases=(settings_class, config_class),
+        frozen=True, kw_only=True, namespace=namespace,
     )  # fmt: skip
 
 
-def _restore_study_config(task_name: str, settings: dict[str, Any]) -> RunConfig:
-    return make_study_config(task_name)(**settings)
+def _restore_config(command: str, task_name: str, settings: dict[str, Any]) -> RunConfig:
+    # pickle cannot find a class that was made at run time
+    return make_task_config(command, task_name)(**settings)
 
 
-def list_study_tasks() -> list[str]:
-    """Return the tasks that can be studied: those that are fine-tuned."""
+def list_experiment_tasks(command: str) -> list[str]:
+    """Return the tasks of `study`, which are those that are fine-tuned, or of `ladder`, with candidates."""
     definitions, _ = list_definitions()
-    return [name for name, task in definitions.items() if issubclass(task.config, FineTuningConfig)]
+    return [
+        name
+        for name, task in definitions.items()
+        if issubclass(task.config, FineTuningConfig) and (command == "study" or task.candidates)
+    ]
 
 
 def make_run_config(task_name: str, config: RunConfig) -> RunConfig:
-    """Return the settings of the runs of a study: its settings, without those that only studies have."""
+    """Return the settings of the runs of a study or a ladder, without those that only these have."""
     config_class = task_definition(task_name).config
-    names = get_settings(config_class).keys() - STUDY_SETTINGS - {"overwrite", "resume"}
+    own = STUDY_SETTINGS.union(get_settings(LadderSettings)) - {"model"}
+    names = get_settings(config_class).keys() - own - {"overwrite", "resume"}
     return config_class(**{name: getattr(config, name) for name in names})
 
 
@@ -281,7 +348,9 @@ def find_config(command: str) -> type[RunConfig]:
     """Return the settings of an experiment, given by its command, such as "glue" or "study classify"."""
     if command in SUITES:
         return SUITES[command].config
-    task_name, tasks = command.removeprefix(STUDY_PREFIX), list_study_tasks()
+    name, _, task_name = command.partition(" ")
+    tasks = list_experiment_tasks(name)
     if task_name not in tasks:
-        raise UserError(f"study {task_name}: is not a fine-tuning task; use {format_list(tasks)}")
-    return make_study_config(task_name)
+        kind = "a fine-tuning task" if name == "study" else "a task with candidates"
+        raise UserError(f"{command}: is not {kind}; use {format_list(tasks)}")
+    return make_task_config(name, task_name)

@@ -37,7 +37,7 @@ from rich.table import Table
 
 from bertkit.data.table import Splits
 from bertkit.errors import RunInterrupted, TrainingFailed, UserError, format_count
-from bertkit.experiments.config import SUITES, find_config
+from bertkit.experiments.config import SUITES, TASK_EXPERIMENTS, find_config
 from bertkit.experiments.search import Trial
 from bertkit.reports.tables import ResultTable
 from bertkit.reports.terminal import print_run_json
@@ -53,6 +53,7 @@ from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.judgement import EXIT_STATUSES
 from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.stats.significance import Scorer
+from bertkit.tasks import Candidate
 from bertkit.training.callbacks import check_callbacks
 from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils import devices, distributed, locks, system
@@ -88,7 +89,8 @@ class PlannedRun:
     recipe: str = ""  # this and the location of the data are listed by `--dry-run` of a suite
     data: str = ""
     trial: int | None = None  # number of the trial of a study; None for other runs
-    fold: int | None = None  # that a run of a study predicts; None without folds
+    fold: int | None = None  # that a run of a study or a ladder predicts; None without folds
+    candidate: Candidate | None = None  # of a ladder
 
 
 @dataclass(frozen=True)
@@ -616,7 +618,8 @@ def _unpickle_callbacks(pickled: bytes) -> Any:
 
 def find_experiment(command: str) -> type[Experiment]:
     """Return the class of an experiment, given by its command, such as "glue" or "study classify"."""
-    target = SUITES[command].target if command in SUITES else "bertkit.experiments.study:Study"
+    name = command.partition(" ")[0]
+    target = SUITES[name].target if name in SUITES else TASK_EXPERIMENTS[name]
     module, _, name = target.partition(":")
     return getattr(import_module(module), name)
 
@@ -629,7 +632,8 @@ def run_experiment(
 ) -> Run:
     """Run an experiment, resume it, or return the metrics of a finished one.
 
-    Settings take precedence over those of the recipe. A study also accepts the recipes of its task.
+    Settings take precedence over those of the recipe. Studies and ladders also accept the recipes of their
+    task.
     """
     resolve = partial(resolve_settings, command, find_config(command), settings, recipe)
     check_callbacks(callbacks)
@@ -664,7 +668,9 @@ def _load_finished(config: RunConfig) -> Run | None:
     """Return the metrics if all runs of the experiment to resume are finished, else None."""
     folder = Path(config.output_dir or "")
     metrics = RunDir(folder).read_metrics() if config.resume else None
-    if not metrics or metrics.get("failed") or getattr(config, "against", None):  # which may have changed
+    # the other study may have changed, and a ladder may have to train the model that it keeps
+    has_more = getattr(config, "against", None) or getattr(config, "keep", False)
+    if not metrics or metrics.get("failed") or has_more:
         return None
     report_info(f"{folder}: all runs are already finished; showing their scores")
     return Run(folder, metrics)

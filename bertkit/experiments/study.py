@@ -8,36 +8,34 @@ import dataclasses
 import json
 import shutil
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from bertkit.data.groups_and_times import describe_sides
 from bertkit.data.split import (
-    DEFAULT_FRACTION,
-    SplitKeys,
-    describe_overlap,
-    find_overlap,
-    hold_out,
-    join_groups,
-    make_folds,
-    remove_overlap,
     sample_rows,
 )
-from bertkit.data.table import Rows, Splits, fingerprint_splits
-from bertkit.data.tokens import share_tokens
+from bertkit.data.table import fingerprint_splits
 from bertkit.errors import RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.experiments import search
-from bertkit.experiments.config import make_run_config
-from bertkit.experiments.experiment import Experiment, Outcome, PlannedRun, RunGroup
+from bertkit.experiments.experiment import Outcome, PlannedRun
+from bertkit.experiments.held_out import (
+    PREDICTIONS_FILE,
+    SPLITS,
+    TRIAL_FOLD,
+    FinalSplits,
+    HeldOutPredictions,
+    StudySplits,
+    TaskExperiment,
+    get_split_seed,
+    parse_labeled_rows,
+    split_data,
+)
 from bertkit.experiments.study_results import (
     FinishedRuns,
-    HeldOutPredictions,
     build_study_table,
     build_trial_table,
     compare,
@@ -46,177 +44,32 @@ from bertkit.experiments.study_results import (
     measure_gain,
     write_ensemble_run,
 )
-from bertkit.reports.tables import ResultTable, render_study_page
+from bertkit.reports.tables import ResultTable, build_study_charts, render_experiment_page
 from bertkit.run.baselines import fit_all_baselines
-from bertkit.run.load_data import (
-    LoadedData,
-    describe_group_risk,
-    sample_training_rows,
-    split_parsed_rows,
-    summarize_split_columns,
-)
+from bertkit.run.load_data import LoadedData
 from bertkit.run.prepare import PreparedRun, RunOptions
 from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.results import summarize_data
 from bertkit.run.train import require_unchanged_data
 from bertkit.run_directory import RunDir
-from bertkit.settings.recipes import STUDY_PREFIX, serialize_settings
-from bertkit.settings.run_settings import MAX_SEED, RunConfig
+from bertkit.settings.recipes import serialize_settings
+from bertkit.settings.run_settings import MAX_SEED
 from bertkit.stats.judgement import judge
-from bertkit.tasks.base import Task
 from bertkit.utils.files import write_jsonl, write_text
-from bertkit.utils.reporting import report_info, silence_reports, use_reporter
+from bertkit.utils.reporting import report_info, silence_reports
 from bertkit.utils.text import dump_yaml
 
-STUDY_FILE, PREDICTIONS_FILE, RECIPE_FILE = "study.json", "out_of_fold.jsonl", "recipe.yaml"
+STUDY_FILE, RECIPE_FILE = "study.json", "recipe.yaml"
 TRIALS_DIR, TRIALS_FILE = "trials", "trials.jsonl"
 FOLDS_DIR, SEEDS_DIR, DEFAULTS_DIR = "folds", "seeds", "defaults"
 # What is kept of a complete trial.
 TRIAL_FILES = {RunDir.METRICS_FILE, RunDir.LOG_FILE, RunDir.SETTINGS_FILE}
-OUTER_FRACTION = 0.2  # of the training rows, if there are neither folds nor a labeled test split
-SPLITS = ("train", "validation", "test")
-TRIAL_FOLD = 0  # the fold on which the trials are scored
-
-
-# ---- the rows of the runs
-
-
-@dataclass(frozen=True)
-class FinalSplits:
-    """The splits of those final runs that have the same rows."""
-
-    fold: int | None  # that these runs predict; None without folds
-    splits: Splits  # "train", "validation" and "test"
-    rows: np.ndarray  # [test] indices of the test rows in the rows that all final runs predict
-
-
-@dataclass(frozen=True)
-class StudySplits:
-    """The splits of all runs of a study."""
-
-    search: Splits  # "train" and "validation" of the trials
-    final: list[FinalSplits]
-    rows: Rows  # that the final runs predict, each once per seed
-
-
-def get_split_seed(config: RunConfig) -> int:
-    """Return the seed of all splits of a study."""
-    return config.seed if config.split_seed is None else config.split_seed
-
-
-def split_data(data: LoadedData, num_folds: int | None) -> StudySplits:
-    """Return the splits of all runs of a study, with or without folds, and report how the rows were split."""
-    if num_folds:
-        return split_into_folds(data, num_folds)
-    if parse_labeled_rows(data, "test") is None:
-        data = hold_out_test_rows(data)
-        rows = format_count(len(data.dataset.splits["test"]), data.task.definition.unit)
-        report_info(f"{rows} of the training data are held out as test split, which has no labels")
-    splits = split_parsed_rows(data.task, data.dataset)
-    test = splits["test"]
-    final = FinalSplits(None, {name: splits[name] for name in SPLITS}, np.arange(len(test)))
-    return StudySplits({name: splits[name] for name in ("train", "validation")}, [final], test)
-
-
-def parse_labeled_rows(data: LoadedData, split: str) -> Rows | None:
-    """Return the rows of a split of the dataset if all of them have labels, else None."""
-    rows = data.dataset.splits.get(split)
-    if rows is None:
-        return None
-    try:
-        labeled, _ = data.task.parse_rows(rows, split, require_labels=True)
-    except UserError:
-        return None
-    return labeled if len(labeled) == len(rows) else None
-
-
-def split_into_folds(data: LoadedData, num_folds: int) -> StudySplits:
-    """Return the splits of a study with folds.
-
-    A final run predicts one fold. The rows that choose its checkpoint are held out of the other folds; with
-    times, of the earlier ones. A trial trains on all rows that the final run of one fold may use, and is
-    scored on that fold.
-    """
-    task, seed = data.task, get_split_seed(data.task.config)
-    rows, notes = data.dataset.splits["train"], list(data.dataset.notes)
-    if not task.config.keep_overlap:
-        rows = remove_overlap(data.dataset.splits, task.split_keys, notes)
-    rows = sample_training_rows(task, rows, seed)
-    keys = task.split_keys(rows)
-    keys = dataclasses.replace(keys, group=join_groups(keys))
-    num_groups = len(np.unique(keys.group))
-    count = format_count(num_groups, keys.group_unit or f"different {keys.unit}")
-    if num_groups < num_folds:
-        raise UserError(f"--folds {num_folds}: the training data has only {count}; use fewer folds")
-    fraction = task.config.validation_fraction or DEFAULT_FRACTION
-    folds = make_folds(keys, num_folds, seed)
-    final = []
-    for number, (rest, test) in enumerate(folds):
-        train, validation = (rest[index] for index in hold_out(keys.select(rest), fraction, seed))
-        fold_notes: list[str] = []
-        train = _leave_out_overlap(task, keys, train, [validation, test], fold_notes)
-        if not (len(train) and len(validation)):
-            raise UserError(
-                f"--folds {num_folds}: {count} in the training data are too few to hold out rows for "
-                "validation; raise --validation-fraction, or add rows"
-            )
-        indices = {"train": train, "validation": validation, "test": test}
-        splits = {name: rows.select(index) for name, index in indices.items()}
-        task.validate_splits(splits)
-        final.append(FinalSplits(number, splits, test))
-        sides = [describe_sides(section) for section in summarize_split_columns(task, splits).values()]
-        notes += [f"fold {number}: {note}" for note in [*fold_notes, *sides]]
-    rest, test = folds[TRIAL_FOLD]
-    rest = _leave_out_overlap(task, keys, rest, [test], [])
-    predicted = np.sort(np.concatenate([part.rows for part in final]))
-    final = [dataclasses.replace(part, rows=np.searchsorted(predicted, part.rows)) for part in final]
-    unused = len(rows) - len(predicted)
-    earliest = f"; the earliest {format_count(unused, keys.unit)} are only trained on" if unused else ""
-    notes.append(f"{format_count(len(predicted), keys.unit)} in {num_folds} folds (seed {seed}){earliest}")
-    notes += describe_group_risk(task, final[0].splits["train"], final[0].splits["test"])
-    for note in notes:
-        report_info(note)
-    trial_splits = {"train": rows.select(rest), "validation": rows.select(test)}
-    return StudySplits(trial_splits, final, rows.select(predicted))
-
-
-def _leave_out_overlap(
-    task: Task, keys: SplitKeys, train: np.ndarray, others: Sequence[np.ndarray], notes: list[str]
-) -> np.ndarray:
-    """Return the training rows that share no text and no group with the other rows, and add notes.
-
-    All are indices of `keys`. Folds of joined groups share none anyway.
-    """
-    if task.config.keep_overlap or not (keys.group_column or keys.time_column):
-        return train
-    overlap = find_overlap(keys.select(train), [keys.select(each) for each in others], of_same_rows=True)
-    notes += describe_overlap(overlap, keys.unit)
-    return train[~np.any([np.zeros(len(train), bool), *overlap.values()], axis=0)]
-
-
-def hold_out_test_rows(data: LoadedData) -> LoadedData:
-    """Return the data with a test split from the training rows, for a dataset without labeled test rows."""
-    task, rows = data.task, data.dataset.splits["train"]
-    keys = task.split_keys(rows)
-    keys = dataclasses.replace(keys, group=join_groups(keys))
-    train, test = hold_out(keys, OUTER_FRACTION, get_split_seed(task.config))
-    notes: list[str] = []
-    train = _leave_out_overlap(task, keys, train, [test], notes)
-    if not (len(train) and len(test)):
-        raise UserError(
-            f"{rows.files[0]}: {format_count(len(rows), keys.unit)} are too few to hold out a test split; "
-            "add rows, or pass --test FILE"
-        )
-    splits = {**data.dataset.splits, "train": rows.select(train), "test": rows.select(test)}
-    notes += describe_group_risk(task, splits["train"], splits["test"])
-    dataset = dataclasses.replace(data.dataset, splits=splits, notes=[*data.dataset.notes, *notes])
-    return dataclasses.replace(data, dataset=dataset)
 
 
 # ---- the study
 
 
-class Study(Experiment):
+class Study(TaskExperiment):
     """Trials, and final runs for each fold and seed, with the best settings and with the defaults."""
 
     noun = "study"
@@ -227,8 +80,6 @@ class Study(Experiment):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config)
-        self.task_name: str = config.task_name
-        self.command = STUDY_PREFIX + self.task_name
         if not (config.folds or config.trials or config.seeds > 1):
             raise UserError("study: nothing to compare; pass --folds, --seeds or --trials")
         if config.seed + config.seeds - 1 > MAX_SEED:
@@ -238,23 +89,12 @@ class Study(Experiment):
         if config.trials:
             search.require_optuna()
         self.other: Study | None = None  # of `--against`
-        self.run_config = make_run_config(self.task_name, config)
         self.space = search.parse_space(config.search, self.run_config)
 
     # ---- the plan
 
-    def share_data(self) -> AbstractContextManager[None]:
-        return share_tokens()
-
-    def make_group(self, name: str) -> RunGroup:
-        return RunGroup(self.task_name, self.run_config, self.run_reporter)
-
-    @cached_property
-    def splits(self) -> StudySplits:
-        """The splits of all runs."""
-        data = self.get_group().data
-        with use_reporter(self.run_reporter), self.run_reporter.show_info():
-            return split_data(data, self.config.folds)
+    def split(self, data: LoadedData) -> StudySplits:
+        return split_data(data, self.config.folds)
 
     @cached_property
     def prepared(self) -> PreparedRun:
@@ -332,7 +172,7 @@ class Study(Experiment):
         settings = searched["best_settings"] if searched else {}
         with silence_reports():
             runs = other.plan_final_runs(folder, settings)
-            others = other._load_predictions(
+            others = other.load_predictions(
                 [run for run in runs if not (searched and run.fold == TRIAL_FOLD)]
             )
         common = np.intersect1d(predictions.index, others.index)
@@ -378,9 +218,6 @@ class Study(Experiment):
         ]
         space = [str(dimension) for dimension in self.space]
         return {"task": "study", "model": self.prepared.model_source.name, "space": space, "runs": runs}
-
-    def get_final_splits(self, run: PlannedRun) -> FinalSplits:
-        return self.splits.final[run.fold or 0]
 
     # ---- one run
 
@@ -510,7 +347,7 @@ class Study(Experiment):
         write_ensemble_run(folder / RunDir.ENSEMBLE_DIR, best)
         metrics = self._compute_metrics(folder, store, best, defaults)
         if self.config.folds:
-            predictions = self._load_predictions(best.runs)
+            predictions = self.load_predictions(best.runs)
             write_jsonl(folder / PREDICTIONS_FILE, predictions.iter_records())
         best_settings = best.runs[0].settings
         config = dataclasses.replace(self.get_group().data.requested, **best_settings)
@@ -519,17 +356,13 @@ class Study(Experiment):
         write_text(folder / RECIPE_FILE, title + recipe)
         table = build_study_table(metrics, folder)
         tables = {"Scores": table, **({"Trials": build_trial_table(metrics)} if store else {})}
-        page = render_study_page(metrics, tables, describe_results(metrics))
+        page = render_experiment_page(metrics, tables, describe_results(metrics), build_study_charts(metrics))
         RunDir(folder).write_report(page)
         notes = "".join(f"* {note}\n" for note in table.notes)
         RunDir(folder).write_card(f"{table.to_markdown()}\n## Notes\n\n{notes}")
         write_text(folder / STUDY_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
         RunDir(folder).write_metrics(metrics)
         return metrics
-
-    def _load_predictions(self, runs: Sequence[PlannedRun]) -> HeldOutPredictions:
-        test_rows = [self.get_final_splits(run).rows for run in runs]
-        return HeldOutPredictions.load(self.get_group(), self.splits.rows, runs, test_rows)
 
     def _compute_metrics(
         self, folder: Path, store: search.TrialStore | None, best: FinishedRuns, defaults: FinishedRuns | None
@@ -539,11 +372,11 @@ class Study(Experiment):
         After a search, the held-out scores are without fold 0, on which the trials were scored.
         """
         unbiased = [run for run in best.runs if not self.space or run.fold != TRIAL_FOLD]
-        predictions = self._load_predictions(unbiased)
+        predictions = self.load_predictions(unbiased)
         settings = {"best": best.summarize(folder, self.metric, predictions, self.config.seed)}
         comparison = None
         if defaults is not None:
-            others = self._load_predictions(defaults.runs)
+            others = self.load_predictions(defaults.runs)
             settings["defaults"] = defaults.summarize(folder, self.metric, others, self.config.seed)
             comparison = compare(others, predictions, self.metric, self.config.seed)
         held_out_score = settings["best"]["held_out"]["scores"].get(self.metric)

@@ -3,144 +3,31 @@
 import shutil
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from bertkit.data.table import Rows
 from bertkit.errors import format_count
-from bertkit.experiments.experiment import PlannedRun, RunGroup
+from bertkit.experiments.experiment import PlannedRun
+from bertkit.experiments.held_out import HeldOutPredictions
 from bertkit.experiments.search import format_settings, format_value
 from bertkit.reports.tables import ResultTable
 from bertkit.run.predictor import load_predictor
-from bertkit.run.prepare import PreparedRun
 from bertkit.run_directory import RunDir
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import (
-    Scorer,
     average_values,
     compare_scorers,
     compute_intervals,
     compute_t_interval,
 )
-from bertkit.tasks.base import Evaluation, Outputs, merge_prediction
 from bertkit.training.failures import OutOfMemory, release_memory, report_out_of_memory
-from bertkit.utils.arrays import concat_ranges
 
 SIGNIFICANCE_LEVEL = 0.05
-
-
-# ---- predictions for held-out rows
-
-
-@dataclass(frozen=True)
-class HeldOutPredictions:
-    """The predictions of final runs with the same settings for the test rows of these runs.
-
-    Each row is predicted once per seed, by a run that was not trained on it.
-
-    Attributes:
-        runs: The runs.
-        test_rows: [test] indices of the test rows of each run in the rows that all final runs predict.
-        prepared: The rows as the splits "train" and "validation" of a run, with their features.
-        index: [n] index of each row in the rows that all final runs predict.
-        fold: [n] fold of each row.
-    """
-
-    runs: Sequence[PlannedRun]
-    test_rows: Sequence[np.ndarray]
-    prepared: PreparedRun
-    index: np.ndarray
-    fold: np.ndarray
-
-    @classmethod
-    def load(
-        cls, group: RunGroup, rows: Rows, runs: Sequence[PlannedRun], test_rows: Sequence[np.ndarray]
-    ) -> "HeldOutPredictions":
-        """Collect the predictions of finished runs for `rows`, which all final runs predict."""
-        fold_by_row = np.full(len(rows), -1)
-        for run, test in zip(runs, test_rows, strict=True):
-            fold_by_row[test] = run.fold or 0
-        index = np.flatnonzero(fold_by_row >= 0)
-        selected = rows.select(index)
-        splits = {"train": selected, "validation": selected}
-        prepared = group.prepare(runs[0].settings, splits)
-        return cls(runs, test_rows, prepared, index, fold_by_row[index])
-
-    def _evaluate(self, logits: np.ndarray, fitted_params: Mapping[str, float]) -> Evaluation:
-        task = self.prepared.task
-        task.state.fitted_params = dict(fitted_params)
-        features = self.prepared.features["validation"]
-        return task.evaluate(Outputs(logits, features, self.prepared.splits["validation"]))
-
-    def _collect_logits(self) -> Iterator[tuple[np.ndarray, dict[str, float]]]:
-        """Yield the logits of all rows for each seed, and the means of the fitted parameters of its runs."""
-        features = self.prepared.features["validation"]
-        # [n + 1] index of the first logits of each row, which may have several windows
-        windows, offsets = getattr(features, "window_offsets", None), features.logit_offsets
-        offsets = offsets if windows is None else offsets[windows]
-        for seed in dict.fromkeys(run.seed for run in self.runs):
-            runs = [pair for pair in zip(self.runs, self.test_rows, strict=True) if pair[0].seed == seed]
-            contents = [RunDir(run.folder).read_logits() for run, _ in runs]
-            num_outputs = max(logits.shape[-1] for logits, _ in contents)
-            joined = np.full((offsets[-1], *contents[0][0].shape[1:-1], num_outputs), -np.inf, np.float32)
-            for (_, test), (logits, _) in zip(runs, contents, strict=True):
-                rows = np.searchsorted(self.index, test)
-                joined[concat_ranges(offsets[rows], offsets[rows + 1]), ..., : logits.shape[-1]] = logits
-            yield joined, average_values([params for _, params in contents])
-
-    @cached_property
-    def evaluations(self) -> list[Evaluation]:
-        """The evaluation of all rows, for each seed."""
-        return [self._evaluate(logits, params) for logits, params in self._collect_logits()]
-
-    @cached_property
-    def scores(self) -> Scores:
-        """The scores of all rows, as the mean over the seeds."""
-        return average_values([evaluation.scores for evaluation in self.evaluations])
-
-    @cached_property
-    def scorer(self) -> Scorer:
-        """A scorer of the rows; with several seeds, it averages their scores."""
-        scorers = [evaluation.scorer for evaluation in self.evaluations]
-        if len(scorers) == 1:
-            return scorers[0]
-
-        def score(rows: np.ndarray) -> Scores:
-            return average_values([scorer.score(rows) for scorer in scorers])
-
-        return Scorer(score, scorers[0].size, num_resamples=scorers[0].num_resamples)
-
-    def select(self, index: np.ndarray) -> Scorer:
-        """Return a scorer of some of the rows, which are given by `index` and ascend."""
-        scorer, positions = self.scorer, np.searchsorted(self.index, index)
-        is_correct = None if scorer.is_correct is None else scorer.is_correct[positions]
-        score = lambda rows: scorer.score(positions[rows])  # noqa: E731
-        return Scorer(score, len(positions), is_correct, scorer.num_resamples)
-
-    def iter_records(self) -> Iterator[dict[str, Any]]:
-        """Yield the lines of `out_of_fold.jsonl`: predictions with the mean probabilities of all seeds."""
-        task, rows = self.prepared.task, self.prepared.splits["validation"]
-        first, *others = self.evaluations
-        records: Iterator[dict[str, Any]]
-        if not first.has_comparable_logits:
-            members = zip(*(member.iter_full_records() for member in self.evaluations), strict=True)
-            records = map(first.merge_records, members)
-        elif others:
-            logits, params = zip(*self._collect_logits(), strict=True)
-            combined = task.combine_logits(torch.from_numpy(np.stack(logits))).numpy()
-            records = self._evaluate(combined, average_values(params)).iter_full_records()
-        else:
-            records = first.iter_full_records()
-        hidden_columns = task.input_schema.hidden_columns
-        predictions = zip(rows, records, self.fold.tolist(), strict=True)
-        for number, (row, prediction, fold) in enumerate(predictions):
-            yield merge_prediction(number, row, hidden_columns, {**prediction, "fold": fold})
 
 
 # ---- scores of runs with the same settings

@@ -207,12 +207,16 @@ class Distillation(Method):
     # ---- comparison
 
     def finish(self, run: PreparedRun, model: Any) -> bool:
+        if not run.options.has_report:  # then no page compares them
+            return False
         self.teacher = self.load_teacher()
         self.teacher.task.use_cache = True  # unlike in prediction, a whole split is tokenized
         self.teacher_outputs: Outputs = self.teacher.compute_outputs(run.splits["validation"], "teacher")
         return False
 
     def summarize(self, run: PreparedRun, evaluation: Evaluation, folder: Path) -> dict[str, Any]:
+        if not run.options.has_report:
+            return {}
         config = run.config
         task = type(run.task)(config)
         student: TrainedModel

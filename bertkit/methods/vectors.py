@@ -9,6 +9,7 @@ from bertkit.data.collators import VectorCollator
 from bertkit.data.features import TARGETS, WEIGHTS, Features
 from bertkit.data.split import to_membership
 from bertkit.data.weights_and_soft_labels import TrainingLabels
+from bertkit.errors import UserError
 from bertkit.methods.base import Method, PreparedRun, TrainingInputs
 from bertkit.models.encoder import POOLINGS, FrozenEncoder, VectorFeatures, compute_vectors
 from bertkit.models.losses import CosineSimilarityLoss
@@ -43,6 +44,12 @@ class Contrastive(Method):
     flag = "--method contrastive"
     default_hyperparameters = {"epochs": 1.0, "batch_size": 16}  # those of SetFit
     needs_all_weights = True
+
+    def prepare(self, run: PreparedRun) -> None:
+        if run.task.uses_windows:
+            raise UserError(
+                f"--long-texts windows: {self.flag} reads one sequence per text; use another value"
+            )
 
     def convert(self, run: PreparedRun, inputs: TrainingInputs) -> TrainingInputs:
         task: Any = run.task  # with classes, like every task that has the setting `method`

@@ -53,24 +53,78 @@ def format_percent(value: float | None, std: float | None = None) -> str:
     return format_score(100 * value) + ("" if std is None else f" ± {format_score(100 * std)}")
 
 
-# ---- the page of a study
+# ---- the pages of studies and ladders
 
 
-def render_study_page(
-    metrics: Mapping[str, Any], tables: Mapping[str, ResultTable], notes: Sequence[str]
+def render_experiment_page(
+    metrics: Mapping[str, Any],
+    tables: Mapping[str, ResultTable],
+    notes: Sequence[str],
+    drawn: Sequence[Chart],
 ) -> str:
-    """Render the scores, the trials and the charts of a study as HTML.
+    """Render the tables and the charts of a study or a ladder as HTML.
 
-    `metrics` is the content of `study.json`. The notes are on the search, the paired test and the ensemble.
+    `metrics` is the content of `study.json` or `ladder.json`. The notes are below the first table.
     """
     return render_template(
-        "study.html",
-        title=f"study {metrics['command']} · {metrics['data']['name']} · {metrics['model']}",
+        "experiment.html",
+        title=f"{metrics['task']} {metrics['command']} · {metrics['data']['name']} · {metrics['model']}",
         metrics=metrics,
         tables=tables,
         notes=notes,
-        charts=build_study_charts(metrics),
+        charts=drawn,
     )
+
+
+LABEL_HEIGHT, LABEL_WIDTH = 10.0, 60.0  # points
+
+
+def build_ladder_charts(metrics: Mapping[str, Any]) -> list[Chart]:
+    """Plot the scores of the candidates, and those of the models against speed and training time."""
+    candidates, best = metrics["candidates"], metrics["best"]
+    [highest] = [one["score"] for one in candidates if one["name"] == best]
+    sign = 1 if all(one["difference"] <= 0 for one in candidates) else -1
+    models = [one for one in candidates if one["megabytes"] is not None]
+
+    def plot(title: str, key: str, x_label: str) -> Chart:
+        def draw(axes: Any) -> None:
+            from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+            axes.set_xscale("log")
+            axes.margins(x=0.25, y=0.2)
+            axes.plot([one[key] for one in models], [one["score"] for one in models], "o", color=MUTED)
+            axes.autoscale_view()
+            placed: list[np.ndarray] = []  # the left ends of the labels, in points
+            for one in models:
+                x, y = one[key], one["score"]
+                point = axes.transData.transform((x, y)) * 72 / axes.figure.dpi
+                label = point.copy()
+                while any(np.all(np.abs(label - other) < (LABEL_WIDTH, LABEL_HEIGHT)) for other in placed):
+                    label[1] += LABEL_HEIGHT
+                placed.append(label)
+                color = ACCENT if one["name"] == metrics["recommended"] else INK
+                axes.plot([x], [y], "o", color=color, markersize=5)
+                axes.annotate(
+                    shorten_name(one["name"]), (x, y), label - point + (5, 3), color=color, fontsize=8.5,
+                    textcoords="offset points",
+                )  # fmt: skip
+            _finish(axes, x_label, metrics["metric"])
+            axes.xaxis.set_major_locator(LogLocator())
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+            axes.xaxis.set_minor_formatter(NullFormatter())
+
+        return charts.render_chart(title, draw, "The recommended model is colored.")
+
+    return [
+        charts.plot_intervals(
+            "Scores", {one["name"]: one["score"] for one in candidates},
+            {one["name"]: one["interval"] for one in candidates}, metrics["metric"],
+            highest - sign * metrics["margin"] / 100,
+            f"95 % intervals. The dashed line is {metrics['margin']:g} points from the best one.",
+        ),
+        plot("Score against speed", "rows_per_second", "rows per second, in batches"),
+        plot("Score against training time", "train_seconds", "seconds of training for one fold"),
+    ]  # fmt: skip
 
 
 def build_study_charts(metrics: Mapping[str, Any]) -> list[Chart]:

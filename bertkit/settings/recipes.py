@@ -20,8 +20,8 @@ from bertkit.utils.plugins import Kind, require_plugins
 from bertkit.utils.reporting import report_warning_once
 from bertkit.utils.text import read_yaml
 
-STUDY_PREFIX = "study "  # `study TASK` is a command with a space, which also reads the recipes of the task
-COMMAND_NAME = re.compile(f"({STUDY_PREFIX})?[a-z][a-z-]*")
+# `study TASK` and `ladder TASK` are commands with a space, which also read the recipes of the task.
+COMMAND_NAME = re.compile("((study|ladder) )?[a-z][a-z-]*")
 RECIPE_KEYS = ("task", "settings", "provenance")
 PASSED_DATA = "passed_data"  # key of the provenance: kinds of the data objects, by setting
 # Settings of earlier versions, in whose recipes and runs they may occur -> what a warning says about them.
@@ -66,6 +66,11 @@ def apply_overrides(
 
     remaining = {name: value for name, value in recipe_settings.items() if not is_replaced(name)}
     return {**remaining, **overrides}
+
+
+def get_task_name(command: str) -> str:
+    """Return the task of a command such as `study classify`, or the name of another command."""
+    return command.rpartition(" ")[2]
 
 
 def find_recipe(name: str, task: str = "", flag: str = "--recipe") -> Path:
@@ -120,7 +125,7 @@ def read_recipe_file(path: Path) -> dict[str, Any]:
 
 def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
     """Read and validate a recipe for a task, given by its path or name."""
-    path = find_recipe(name, task.removeprefix(STUDY_PREFIX))
+    path = find_recipe(name, get_task_name(task))
     content = read_recipe_file(path)
     recipe_task, provenance = content.get("task", task), content.get("provenance") or {}
     if not isinstance(recipe_task, str) or not COMMAND_NAME.fullmatch(recipe_task):
@@ -130,7 +135,7 @@ def read_recipe(name: str, task: str, config: type[RunConfig]) -> Recipe:
             f"{path}: provenance: expected a mapping, found {shorten_repr(provenance)}; remove it"
         )
     require_recorded_plugins(content, path)
-    if recipe_task not in (task, task.removeprefix(STUDY_PREFIX)):
+    if recipe_task not in (task, get_task_name(task)):
         raise UserError(f"{path}: is a recipe for {recipe_task}; use bertkit {recipe_task} --recipe {name}")
     for key in REMOVED_SETTINGS.keys() & content["settings"].keys():
         report_warning_once(f"{path}: {key}: {REMOVED_SETTINGS[key]}")

@@ -34,6 +34,11 @@ class Scorer:
     def score_all(self) -> Scores:
         return self.score(np.arange(self.size))
 
+    def select(self, index: np.ndarray) -> "Scorer":
+        """Return a scorer of the rows at these indices."""
+        is_correct = None if self.is_correct is None else self.is_correct[index]
+        return Scorer(lambda rows: self.score(index[rows]), len(index), is_correct, self.num_resamples)
+
     def score_samples(self, seed: int) -> list[Scores]:
         """Return the scores of each bootstrap sample; those of a seed are computed once."""
         if seed not in self._samples:

@@ -830,9 +830,20 @@ class Task(ABC):
         """Fit thresholds on the validation split, and store them in `state.fitted_params`."""
         return
 
-    @abstractmethod
+    def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
+        """Return the predictions of a baseline for `rows`, in their order; it is fitted on `train`."""
+        raise NotImplementedError
+
+    def score_baseline(self, rows: Rows, predicted: np.ndarray) -> Scorer:
+        """Return the scorer of what `predict_baseline` returns for `rows`."""
+        raise NotImplementedError
+
     def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
         """Return the scorers of simple baselines by name: fitted on `train`, they predict `rows`."""
+        return {
+            name: self.score_baseline(rows, self.predict_baseline(name, train, rows))
+            for name in self.definition.baselines
+        }
 
 
 # ---- texts out of scope

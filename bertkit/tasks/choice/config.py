@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from bertkit.settings.declaration import Panel, Pooling, pooling_setting, setting
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.tasks import TaskDef
+from bertkit.tasks import FINETUNE, INT8, Candidate, TaskDef
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,4 +36,6 @@ SWAG = TaskDef(
     checks="bertkit.tasks.choice.checks:ChoiceChecks",
     views=("bertkit.tasks.choice.view:MultipleChoiceView",),
     labeled_unit="ending",
+    baselines=("majority", "ending_only"),
+    candidates=(Candidate("ending_only", "baseline"), FINETUNE, INT8),
 )

@@ -5,7 +5,7 @@ from typing import Literal
 
 from bertkit.settings.declaration import Panel, setting
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.tasks import TaskDef
+from bertkit.tasks import FINETUNE, INT8, Candidate, TaskDef
 
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
 
@@ -46,4 +46,11 @@ NER = TaskDef(
     reads_conll=True,
     scores_tokens=True,
     labeled_unit="word",
+    baselines=("majority", "frequent_tag"),
+    candidates=(
+        Candidate("frequent_tag", "baseline"),
+        Candidate("frozen-features", settings={"features": "last"}),
+        FINETUNE,
+        INT8,
+    ),
 )

@@ -6,7 +6,7 @@ from typing import ClassVar, Literal
 
 from bertkit.settings.declaration import Panel, Pooling, list_settings, pooling_setting, setting
 from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.tasks import TaskDef
+from bertkit.tasks import FINETUNE, INT8, Candidate, TaskDef
 
 TEXT_CHECKS = "bertkit.tasks.text.checks:SequenceChecks"
 
@@ -51,6 +51,7 @@ FITTED_HEAD_CONFLICTS = {
     "head": "the head is fitted to one vector per text",
     "label_smoothing": "the head is fitted by logistic regression",
     "pooling": "the method chooses the pooling",
+    **dict.fromkeys(("subject_column", "object_column"), "the markers of entities are not trained"),
 }
 
 
@@ -118,6 +119,9 @@ class ClassifyConfig(SequenceConfig):
         return {name: f"with --method {self.method}, {reason}" for name, reason in reasons.items()}
 
 
+# Up to this number, contrastive training was better than fine-tuning (docs/few-labels.md).
+MAX_CONTRASTIVE_ROWS = 100
+
 CLASSIFY = TaskDef(
     name="classify",
     help="Fine-tune a classifier or a regressor on single texts or pairs.",
@@ -130,6 +134,17 @@ CLASSIFY = TaskDef(
         "bertkit.tasks.text.view:RegressionView",
     ),
     labeled_unit="text",
+    baselines=("majority", "tfidf"),
+    candidates=(
+        Candidate("majority", "baseline"),
+        *(Candidate(name, settings={"method": name}) for name in ("tfidf", "tfidf-chars", "hybrid")),
+        Candidate("linear-probe", settings={"method": "linear-probe"}),
+        FINETUNE,
+        Candidate("windows", settings={"long_texts": "windows"}, needs_long_texts=True),
+        Candidate("contrastive", settings={"method": "contrastive"}, max_rows_per_class=MAX_CONTRASTIVE_ROWS),
+        INT8,
+        Candidate("distilled", "distilled"),
+    ),
 )
 
 
@@ -157,4 +172,6 @@ NLI = TaskDef(
     checks=TEXT_CHECKS,
     views=("bertkit.tasks.text.view:ClassificationView",),
     labeled_unit="text",
+    baselines=("majority", "hypothesis_only"),
+    candidates=(Candidate("hypothesis_only", "baseline"), FINETUNE, INT8),
 )

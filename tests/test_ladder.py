@@ -1,0 +1,351 @@
+"""`bertkit ladder TASK`: candidates on the same folds, the recommendation, time limits and resuming."""
+
+import dataclasses
+import json
+import shutil
+
+import numpy as np
+import pytest
+from conftest import (
+    ROW_MAKERS,
+    assert_refused,
+    freeze_libraries,
+    read_predictions,
+    save_tiny_model,
+    slow_fixture,
+    write_rows,
+)
+
+import bertkit
+from bertkit.errors import TrainingFailed, UserError
+from bertkit.experiments import ladder
+from bertkit.experiments.config import list_experiment_tasks, make_task_config
+from bertkit.experiments.ladder import Ladder, Recommendation, Result, recommend
+from bertkit.run_directory import RunDir
+from bertkit.stats.significance import Drop, Scorer
+from bertkit.tasks import FINETUNE, INT8, Candidate, task_definition
+
+QUICK = {"batch_size": 16, "max_length": 32, "bf16": False, "max_steps": 1, "folds": 2}
+TFIDF = Candidate("tfidf", settings={"method": "tfidf"})
+MAJORITY, DISTILLED = Candidate("majority", "baseline"), Candidate("distilled", "distilled")
+
+
+# ---- the recommendation
+
+
+def make_result(name, points=0.0, bound=0.5, megabytes=10.0, rows_per_second=100.0):
+    return Result(name, Drop(points / 100, bound / 100, 1000), megabytes, rows_per_second)
+
+
+BEST = make_result("best", 0.0, 0.0, megabytes=90.0)
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (make_result("small", points=1.0), "small"),
+        (make_result("small", points=1.01), "best"),
+        (make_result("small", points=0.0, megabytes=91.0), "best"),  # two digits: 9.1e+01
+        (make_result("fast", megabytes=90.4, rows_per_second=200), "fast"),
+        (make_result("fast", points=0.5, megabytes=90.4, rows_per_second=140), "best"),  # one digit: 1e+02
+        (make_result("slow", megabytes=89.0, rows_per_second=1), "slow"),
+    ],
+)
+def test_the_smallest_model_within_the_margin_is_recommended(other, expected):
+    assert recommend([other, BEST], "best", margin=1.0).name == expected
+    assert recommend([BEST, other], "best", margin=1.0).name == expected
+
+
+@pytest.mark.parametrize(("bound", "is_shown"), [(1.0, True), (1.01, False)])
+def test_a_margin_is_shown_by_the_bound_of_the_drop(bound, is_shown):
+    found = recommend([BEST, make_result("small", 0.4, bound)], "best", margin=1.0)
+    assert (found.name, found.is_shown) == ("small", is_shown)
+    # the bound is proportional to 1 / sqrt(n): ((1.01 - 0.4) / (1.0 - 0.4)) ** 2 * 1000
+    assert found.needed_rows == (None if is_shown else 1034)
+
+
+def test_no_number_of_rows_shows_a_drop_of_the_margin():
+    assert recommend([BEST, make_result("small", 1.0, 2.0)], "best", 1.0) == Recommendation(
+        "small", False, None
+    )
+    assert recommend([BEST, make_result("small", 0.0, 0.2)], "best", 0.0) == Recommendation(
+        "small", False, None
+    )
+    assert recommend([BEST], "best", 0.0) == Recommendation("best", True, None)
+
+
+def test_a_scorer_of_selected_rows_has_their_order():
+    scorer = Scorer(lambda rows: {"first": float(rows[0])}, 4, np.array([True, False, True, True]))
+    selected = scorer.select(np.array([3, 1]))
+    assert (selected.size, selected.score_all()) == (2, {"first": 3.0})
+    assert selected.is_correct.tolist() == [True, False]
+
+
+# ---- the plan
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """The folder of a random BERT with two layers, for many runs."""
+    freeze_libraries()
+    return save_tiny_model(tmp_path_factory.mktemp("models") / "small", num_hidden_layers=2)
+
+
+@pytest.fixture
+def make_ladder(tmp_path, small):
+    def make(task="classify", rows=None, candidates=None, **settings):
+        data = write_rows(tmp_path / "rows.jsonl", rows or ROW_MAKERS[task](24))
+        settings = {"data": str(data), "models": [str(small)], **QUICK, **settings}
+        made = Ladder(make_task_config("ladder", task)(**settings))
+        if candidates:
+            made.definition = dataclasses.replace(made.definition, candidates=candidates)
+        made.prepare()
+        return made
+
+    return make
+
+
+def test_settings_without_effect_on_a_candidate_are_reset(make_ladder):
+    planned = {one.name: one.settings for one in make_ladder(seed=3).candidates}
+    assert planned["tfidf"]["max_length"] is planned["tfidf"]["model"] is None
+    assert "max_length" not in planned["finetune"]
+    assert "max_length" not in planned["contrastive"]
+    assert planned["linear-probe"]["max_steps"] is None
+    assert "max_steps" not in planned["contrastive"]
+
+
+def test_candidates_that_read_an_encoder_are_tried_with_each(make_ladder, small, tmp_path):
+    other = shutil.copytree(small, tmp_path / "other")
+    names = [one.name for one in make_ladder(models=[f"{small},{other}"]).candidates]
+    assert names == [
+        "majority", "tfidf", "tfidf-chars", "hybrid small", "hybrid other", "linear-probe small",
+        "linear-probe other", "finetune small", "finetune other", "windows small", "windows other",
+        "contrastive small", "contrastive other", "int8", "distilled",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "rows", "words"),
+    [
+        ("contrastive", {}, 24, None),
+        ("contrastive", {}, 500, "training rows per class, and it is for at most 100"),
+        ("windows", {}, 24, "longer than 32 tokens"),
+        ("windows", {"max_length": 4}, 24, None),
+        ("int8", {}, 24, None),
+        ("tfidf", {"label_smoothing": 0.1}, 24, None),
+    ],
+)
+def test_a_candidate_that_does_not_fit_the_data_is_left_out(make_ladder, name, settings, rows, words):
+    made = make_ladder(rows=ROW_MAKERS["classify"](rows), **settings)
+    reason = made.find_obstacle(next(one for one in made.candidates if one.name == name))
+    assert (reason is None) == (words is None), reason
+    assert words is None or words in reason
+
+
+def test_numbers_have_no_contrastive_candidate(make_ladder):
+    rows = [{"text": f"good {number}", "label": number / 7} for number in range(40)]
+    made = make_ladder(rows=rows)
+    reasons = {one.name: made.find_obstacle(one) for one in made.candidates}
+    assert {name for name, reason in reasons.items() if reason} == {"contrastive", "windows"}
+
+
+def test_a_time_limit_leaves_room_for_the_run_on_all_rows(make_ladder, monkeypatch):
+    made = make_ladder(time_limit=10.0)
+    monkeypatch.setattr(ladder.time, "monotonic", lambda: made.started + 60)
+    assert made._describe_excess(160, 3) is None  # 480 of the 540 seconds for training are left
+    assert made._describe_excess(161, 3) == (
+        "it needs about 8.1 more minutes, and 8.0 of --time-limit 10 are left for training"
+    )
+    made.config = dataclasses.replace(made.config, keep=True)
+    assert made._describe_excess(106, 3) is None
+    assert made._describe_excess(107, 3)
+    assert made._describe_excess(9999, 0) is None
+
+
+@pytest.mark.parametrize("task", ["qa", "pretrain-mlm-nsp", "unknown"])
+def test_tasks_without_candidates_are_refused_in_one_line(task):
+    assert task not in list_experiment_tasks("ladder")
+    with pytest.raises(UserError, match=f"ladder {task}: is not a task with candidates; use classify, ner"):
+        bertkit.ladder(task, data="sample")
+
+
+def test_settings_of_candidates_are_no_settings_of_a_ladder(cli, tmp_path):
+    for flag in ("--method", "--metric", "--num-layers"):
+        assert_refused(cli, tmp_path, ["classify", flag, "1"], [flag, "no such option"], "ladder")
+
+
+# ---- whole ladders
+
+CANDIDATES = {
+    "classify": (MAJORITY, TFIDF, FINETUNE, DISTILLED),
+    "nli": (Candidate("hypothesis_only", "baseline"), FINETUNE),
+    "swag": (Candidate("ending_only", "baseline"), FINETUNE),
+    "ner": (
+        Candidate("frequent_tag", "baseline"),
+        Candidate("frozen-features", settings={"features": "last"}),
+    ),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick_speeds():
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(ladder, "SPEED_SECONDS", 1e-3)
+        yield monkeypatch
+
+
+def run_ladder(folder, task, small, candidates, **settings):
+    """Run a ladder with few candidates."""
+    definition = dataclasses.replace(task_definition(task), candidates=candidates)
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Ladder, "definition", definition, raising=False)
+        return bertkit.ladder(task, models=[str(small)], output_dir=str(folder), **QUICK, **settings)
+
+
+@slow_fixture
+def ladders(tmp_path_factory, small):
+    folder = tmp_path_factory.mktemp("ladders")
+    runs = {}
+    for task, candidates in CANDIDATES.items():
+        data = write_rows(folder / f"{task}.jsonl", ROW_MAKERS[task](24))
+        runs[task] = run_ladder(folder / task, task, small, candidates, data=str(data))
+    return runs
+
+
+@pytest.mark.parametrize("task", CANDIDATES)
+def test_each_candidate_has_a_row_of_the_table(ladders, task):
+    metrics = ladders[task].metrics
+    assert [one["name"] for one in metrics["candidates"]] == [one.name for one in CANDIDATES[task]]
+    baseline, *models = metrics["candidates"]
+    assert (baseline["megabytes"], baseline["rows_per_second"]) == (None, None)
+    for one in models:
+        low, high = one["interval"]
+        assert low <= one["score"] <= high
+        assert min(one["megabytes"], one["rows_per_second"], one["single_rows_per_second"]) > 0
+    best = max(models, key=lambda one: one["score"])
+    assert metrics["best"] == best["name"]
+    assert [one["difference"] for one in metrics["candidates"]] == pytest.approx(
+        [one["score"] - best["score"] for one in metrics["candidates"]]
+    )
+    folder = ladders[task].output_dir
+    assert json.loads((folder / "ladder.json").read_text("utf-8")) == metrics
+    assert "<table" in (folder / "report.html").read_text("utf-8")
+
+
+def test_a_baseline_predicts_each_row_from_the_other_folds(ladders):
+    """The majority label of the other folds is right for at most half of balanced rows."""
+    [majority, tfidf, *_] = ladders["classify"].metrics["candidates"]
+    assert majority["score"] <= 0.5 < tfidf["score"]
+
+
+def test_the_mean_of_the_candidates_predicts_each_row_once(ladders):
+    run = ladders["classify"]
+    records = read_predictions(run.output_dir, "out_of_fold.jsonl")
+    assert [record["text"] for record in records] == [row["text"] for row in ROW_MAKERS["classify"](24)]
+    names = run.metrics["mean_of_candidates"]["candidates"]
+    assert names == ["tfidf", "finetune", "distilled"]
+    fold = [record for record in records if record["fold"] == 0]
+    members = [
+        read_predictions(run.output_dir / "candidates" / f"{name}-fold0", "predictions-test.jsonl")
+        for name in names
+    ]
+    for record, *others in zip(fold, *members, strict=True):
+        for label, probability in record["probabilities"].items():
+            mean = np.mean([other["probabilities"][label] for other in others])
+            assert probability == pytest.approx(mean, abs=1e-3)
+
+
+@pytest.mark.parametrize("task", CANDIDATES)
+def test_label_issues_reads_a_ladder(ladders, task):
+    found = bertkit.label_issues(ladders[task].output_dir)
+    assert (found.task, found.num_rows) == (task, 24)
+
+
+def test_the_command_repeats_the_recommended_model(ladders, cli):
+    run = ladders["classify"]
+    assert run.metrics["recommended"] == "tfidf"
+    [command] = run.metrics["commands"]
+    assert command.split()[:3] == ["bertkit", "classify", "--recipe"]
+    status, _, err = cli(*command.split()[1:], "--dry-run")
+    assert status == 0, err
+    assert "model: tfidf" in err
+
+
+def test_a_killed_ladder_has_the_same_table_when_resumed(ladders, small, tmp_path):
+    """Only the run that had not finished is trained again."""
+    folder = shutil.copytree(ladders["classify"].output_dir, tmp_path / "ladder")
+    for name in (RunDir.METRICS_FILE, "ladder.json", "candidates/finetune-fold1/metrics.json"):
+        (folder / name).unlink()
+    kept = {path: path.stat().st_mtime_ns for path in folder.glob("candidates/*/metrics.json")}
+    definition = dataclasses.replace(task_definition("classify"), candidates=CANDIDATES["classify"])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Ladder, "definition", definition, raising=False)
+        resumed = bertkit.ladder("classify", output_dir=str(folder), resume=True)
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept
+    keys = ("name", "score", "interval", "difference", "difference_interval")
+    before, after = (
+        [[one[key] for key in keys] for one in run.metrics["candidates"]]
+        for run in (ladders["classify"], resumed)
+    )
+    assert after == before
+
+
+@pytest.mark.slow
+def test_a_failed_candidate_is_left_out_with_its_reason(small, tmp_path, monkeypatch):
+    train_run = Ladder.train_run
+
+    def fail(self, run, *args):
+        if run.candidate.name == "finetune":
+            raise TrainingFailed("loss is NaN")
+        return train_run(self, run, *args)
+
+    monkeypatch.setattr(Ladder, "train_run", fail)
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["classify"](24))
+    run = run_ladder(tmp_path / "ladder", "classify", small, CANDIDATES["classify"], data=str(data))
+    assert run.metrics["left_out"] == {
+        "finetune": "finetune, fold 0: loss is NaN",
+        "distilled": "no fine-tuned model to make it from",
+    }
+    assert run.metrics["best"] == "tfidf"
+
+
+@pytest.mark.slow
+def test_a_time_limit_leaves_out_what_does_not_fit(small, tmp_path):
+    """The first model is trained in any case."""
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["classify"](24))
+    run = run_ladder(
+        tmp_path / "ladder", "classify", small, CANDIDATES["classify"], data=str(data), time_limit=1e-6
+    )
+    assert [one["name"] for one in run.metrics["candidates"]] == ["majority", "tfidf"]
+    assert run.metrics["left_out"].keys() == {"finetune", "distilled"}
+    assert "0.0 of --time-limit 1e-06 are left for training" in run.metrics["left_out"]["finetune"]
+
+
+@pytest.mark.slow
+def test_the_recommended_model_is_kept_as_a_run(ladders, small, tmp_path):
+    folder = shutil.copytree(ladders["classify"].output_dir, tmp_path / "ladder")
+    definition = dataclasses.replace(task_definition("classify"), candidates=CANDIDATES["classify"])
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(Ladder, "definition", definition, raising=False)
+        run = bertkit.ladder("classify", output_dir=str(folder), resume=True, keep=True)
+    assert run.metrics == ladders["classify"].metrics
+    metrics = RunDir(folder / "recommended").require_metrics()
+    assert (metrics["model"], metrics["data"]["train"]) == ("tfidf", 22)
+    assert list(bertkit.predict(folder / "recommended", text=["a good day"]))
+
+
+@pytest.mark.slow
+def test_int8_is_made_from_the_runs_of_the_folds(small, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    monkeypatch.setattr(ladder, "recommend", lambda *_: Recommendation("int8", True, None))
+    exported = []
+    monkeypatch.setattr(ladder.export, "export", exported.append)  # of the run that is kept
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["classify"](24))
+    run = run_ladder(tmp_path / "ladder", "classify", small, (FINETUNE, INT8), data=str(data), keep=True)
+    finetune, int8 = run.metrics["candidates"]
+    assert int8["made_from"] == "finetune"
+    assert int8["score"] == pytest.approx(finetune["score"], abs=0.1)
+    assert int8["train_seconds"] > finetune["train_seconds"]
+    assert len(run.metrics["commands"]) == 2
+    assert RunDir(run.output_dir / "recommended").is_finished
+    assert [settings["quantize"] for settings in exported] == ["int8"]
