@@ -1,0 +1,27 @@
+"""The benchmark of the limit of `export`, on tiny data."""
+
+import pytest
+from conftest import make_toy_rows
+
+import export_gate
+
+pytestmark = [pytest.mark.usefixtures("onnx_exporter"), pytest.mark.slow]
+
+
+def test_sound_exports_are_accepted_and_refused_ones_are_listed(tiny, tmp_path, monkeypatch, capsys):
+    folder = tmp_path / "DATA" / "SST-2"
+    folder.mkdir(parents=True)
+    lines = [f"{row['text']}\t{int(row['label'] == 'positive')}" for row in make_toy_rows(1500)]
+    (folder / "train.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    settings = {"learning_rate": 5e-3, "max_length": 32}
+    monkeypatch.setattr(export_gate, "EXPORTS", {
+        "sound": export_gate.Export("sst2", "sound", settings=settings),
+        "few rows": export_gate.Export("sst2", "few", settings=settings, limit=50),
+    })  # fmt: skip
+    options = ["--data-dir", folder.parent, "--model", tiny, "--rows", 900, "--steps", 30]
+    for _ in range(2):  # the second time, from the stored results
+        export_gate.main(list(map(str, [*options, "--work", tmp_path / "work"])))
+        table = capsys.readouterr().out
+        assert "| sound | 900 | accuracy " in table
+        assert "| yes | 2 of 2 |" in table
+        assert "| few rows | 50 | accuracy | 0.00 | 7.13 | no |  |" in table
