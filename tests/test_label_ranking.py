@@ -210,4 +210,6 @@ def test_what_cannot_be_ranked_is_refused(runs, cli, tmp_path, tiny, monkeypatch
     )
     assert_refused(cli, tmp_path, [run.output_dir, *flags], ["predicts numbers"], command="predict")
     monkeypatch.setattr("bertkit.run.predictor.Predictor.loaded_models", [])  # as of an exported model
-    assert_refused(cli, tmp_path, [runs / "classify", *flags], ["exported model"], command="predict")
+    assert_refused(
+        cli, tmp_path, [runs / "classify", *flags], ["is an exported or a linear model"], command="predict"
+    )

@@ -17,7 +17,7 @@ from bertkit.data.language import WORD_PATTERN
 from bertkit.data.tokens import encode_with_offsets
 from bertkit.errors import UserError
 from bertkit.models.forward import batch_by_length, integrate_gradients
-from bertkit.models.linear_text import is_linear_text_model
+from bertkit.models.loading import is_linear_text_model
 from bertkit.run.predictor import Predictor, find_onnx_model
 from bertkit.tasks.base import Task
 from bertkit.tasks.text.task import SequenceEvaluation

@@ -304,6 +304,26 @@ class Features(ABC):
         return examples
 
 
+@dataclass(frozen=True)
+class LabeledRows:
+    """What the evaluation of rows reads of their features; see `Features`."""
+
+    size: int
+    labels: np.ndarray | None
+    targets: np.ndarray | None = None
+    num_truncated: int = 0  # texts are read as a whole
+    max_untruncated_length: int = 0
+    warnings: Sequence[str] = ()
+
+    @property
+    def logit_offsets(self) -> np.ndarray:
+        """[n + 1] index of the first row of logits of each example: each row has one."""
+        return np.arange(self.size + 1)
+
+    def __len__(self) -> int:
+        return self.size
+
+
 @dataclass(frozen=True, kw_only=True)
 class TextFeatures(Features):
     """Features whose sequences are built from the tokens of one or two columns of texts, on demand.

@@ -11,45 +11,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
-from scipy.sparse import csr_matrix, hstack
 from tokenizers import Tokenizer
 
 from bertkit.errors import UserError
+from bertkit.models.loading import CONFIG_FILE, LINEAR_TEXT_TYPE, WEIGHTS_FILE, load_linear_text_config
 from bertkit.utils.files import write_text
 from bertkit.utils.text import replace_surrogates
 
-MODEL_TYPE = "bertkit_linear_text"  # in config.json; transformers does not know it
 INPUTS_KEY = "inputs"  # in config.json
-CONFIG_FILE, WEIGHTS_FILE, WORDS_FILE = "config.json", "model.safetensors", "words.json"
+WORDS_FILE = "words.json"
 STATIC_DIR = "static"  # the token vectors, in the format of model2vec
 Input = Literal["words", "characters", "vectors"]
 Texts = Sequence[str]
-
-
-@dataclass(frozen=True)
-class LabeledRows:
-    """What the evaluation of rows reads of their features; see `bertkit.data.features.Features`."""
-
-    size: int
-    labels: np.ndarray | None
-    targets: np.ndarray | None = None
-    num_truncated: int = 0  # texts are read as a whole
-    max_untruncated_length: int = 0
-    warnings: Sequence[str] = ()
-
-    @property
-    def logit_offsets(self) -> np.ndarray:
-        """[n + 1] index of the first row of logits of each example: each row has one."""
-        return np.arange(self.size + 1)
-
-    def __len__(self) -> int:
-        return self.size
 
 
 # ---- words and character n-grams
@@ -95,28 +73,30 @@ def hash_characters(texts: Texts) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(found_texts), np.concatenate(found_buckets)
 
 
-def count_pairs(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> csr_matrix:
-    """Return how often each pair of a row and a column occurs."""
+def count_pairs(rows: np.ndarray, columns: np.ndarray, shape: tuple[int, int]) -> Any:
+    """Return how often each pair of a row and a column occurs, as a sparse matrix."""
+    from scipy.sparse import csr_matrix
+
     counts = csr_matrix((np.ones(len(rows), np.float32), (rows, columns)), shape=shape)
     counts.sum_duplicates()
     return counts
 
 
-def weight_counts(counts: csr_matrix, idf: np.ndarray) -> csr_matrix:
+def weight_counts(counts: Any, idf: np.ndarray) -> Any:
     """Return the TF-IDF vectors of unit length, with 1 + log(count) as term frequency."""
     weighted = counts.copy()
     weighted.data = (1 + np.log(counts.data)) * idf[counts.indices]
     return scale_to_unit_length(weighted)
 
 
-def scale_to_unit_length(vectors: csr_matrix) -> csr_matrix:
+def scale_to_unit_length(vectors: Any) -> Any:
     norms = np.sqrt(vectors.multiply(vectors).sum(1)).A1
     scaled = vectors.copy()
     scaled.data = vectors.data / np.repeat(np.maximum(norms, 1e-12), np.diff(vectors.indptr))
     return scaled
 
 
-def compute_idf(counts: csr_matrix) -> np.ndarray:
+def compute_idf(counts: Any) -> np.ndarray:
     """Return the smoothed inverse document frequency of each column; 0 for a column without a row."""
     frequency = np.bincount(counts.indices, minlength=counts.shape[1])
     idf = np.log((1 + counts.shape[0]) / (1 + frequency)) + 1
@@ -141,14 +121,14 @@ class Words:
         fitted.idf = compute_idf(fitted.count(texts))
         return fitted
 
-    def count(self, texts: Texts) -> csr_matrix:
+    def count(self, texts: Texts) -> Any:
         found = [[self.index.get(word, -1) for word in split_words(text)] for text in texts]
         columns = np.fromiter(chain.from_iterable(found), np.int64)
         rows = np.repeat(np.arange(len(texts)), [len(part) for part in found])
         is_known = columns >= 0
         return count_pairs(rows[is_known], columns[is_known], (len(texts), len(self.words)))
 
-    def compute(self, texts: Texts) -> csr_matrix:
+    def compute(self, texts: Texts) -> Any:
         return weight_counts(self.count(texts), self.idf)
 
 
@@ -173,13 +153,13 @@ class Characters:
         fitted.idf = compute_idf(fitted.count(texts))
         return fitted
 
-    def count(self, texts: Texts) -> csr_matrix:
+    def count(self, texts: Texts) -> Any:
         rows, buckets = hash_characters(texts)
         columns = self.column[buckets]
         is_known = columns >= 0
         return count_pairs(rows[is_known], columns[is_known], (len(texts), len(self.buckets)))
 
-    def compute(self, texts: Texts) -> csr_matrix:
+    def compute(self, texts: Texts) -> Any:
         return weight_counts(self.count(texts), self.idf)
 
 
@@ -209,6 +189,8 @@ class StaticVectors:
         columns = np.fromiter(chain.from_iterable(ids), np.int64)
         rows = np.repeat(np.arange(len(texts)), list(map(len, ids)))
         counts = count_pairs(rows, columns, (len(texts), len(self.embeddings)))
+        from scipy.sparse import csr_matrix
+
         used, inverse = np.unique(counts.indices, return_inverse=True)
         counts = csr_matrix((counts.data, inverse, counts.indptr), shape=(len(texts), len(used)))
         sums = counts @ self.embeddings[used].astype(np.float32)
@@ -276,8 +258,10 @@ class LinearTextModel:
         characters = [Characters.fit(texts) for texts in columns] if "characters" in inputs else []
         return cls(config, words, characters, vectors if "vectors" in inputs else None)
 
-    def compute_features(self, columns: Sequence[Texts]) -> csr_matrix:
-        """Return the features [n, features] of texts, or of pairs of texts."""
+    def compute_features(self, columns: Sequence[Texts]) -> Any:
+        """Return the features [n, features] of texts, or of pairs of texts, as a sparse matrix."""
+        from scipy.sparse import csr_matrix, hstack
+
         counted: list[Words | Characters] = [*self.words, *self.characters]
         blocks = [block.compute(columns[number % len(columns)]) for number, block in enumerate(counted)]
         if self.vectors is not None:
@@ -321,7 +305,7 @@ class LinearTextModel:
             write_text(folder / WORDS_FILE, replace_surrogates(vocabulary) + "\n")
         if self.vectors is not None:
             self.vectors.save(folder / STATIC_DIR)
-        config = {**config, "model_type": MODEL_TYPE}
+        config = {**config, "model_type": LINEAR_TEXT_TYPE}
         write_text(folder / CONFIG_FILE, json.dumps(config, indent=2, sort_keys=True) + "\n")
 
     @classmethod
@@ -346,7 +330,7 @@ class LinearTextModel:
                 characters.append(Characters(buckets.astype(np.int64), idf))
             vectors = StaticVectors.load(folder / STATIC_DIR) if (folder / STATIC_DIR).is_dir() else None
             weight, bias = tensors[OUTPUT_WEIGHT], tensors[OUTPUT_BIAS]
-            return cls(read_config(folder), words, characters, vectors, weight, bias)
+            return cls(load_linear_text_config(folder), words, characters, vectors, weight, bias)
         except UserError:
             raise
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
@@ -374,19 +358,3 @@ class LinearTextEnsemble:
         logits = np.stack([member.compute_logits(columns) for member in self.members])
         combined: np.ndarray = self.combine(torch.from_numpy(logits)).numpy()
         return combined
-
-
-def is_linear_text_model(folder: Path) -> bool:
-    """Return whether a directory has a linear text model."""
-    try:
-        saved = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(saved, dict) and saved.get("model_type") == MODEL_TYPE
-
-
-def read_config(folder: Path) -> SimpleNamespace:
-    """Return `config.json` with the attributes of a config of transformers."""
-    saved = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
-    labels = {int(index): label for index, label in saved["id2label"].items()}
-    return SimpleNamespace(**{**saved, "id2label": labels, "num_labels": len(labels)})

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import safetensors
@@ -20,11 +21,10 @@ from safetensors import SafetensorError, safe_open
 
 from bertkit.data.hub import download_snapshot, summarize_error
 from bertkit.errors import UserError, format_list, suggest_similar
-from bertkit.models.linear_text import is_linear_text_model
 from bertkit.settings.run_settings import PACKAGED_MODELS
 from bertkit.utils.files import expand_home, is_path_syntax
 
-WEIGHTS_FILE = "model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 ONNX_FILE = "model.onnx"  # the weights of an exported model
 # Errors that transformers raises if a file of a model is missing or invalid.
 LOAD_ERRORS = (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError)
@@ -72,6 +72,30 @@ class ModelSource:
     def head_fix(self) -> str:
         """What the user can do if the head is damaged."""
         return "train the run again" if self.is_run else "pass --new-head"
+
+
+LINEAR_TEXT_TYPE = "bertkit_linear_text"  # `model_type` of linear models of texts, unknown to transformers
+
+
+def is_linear_text_model(folder: Path) -> bool:
+    """Return whether a directory has a linear model of texts."""
+    try:
+        saved = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    return isinstance(saved, dict) and saved.get("model_type") == LINEAR_TEXT_TYPE
+
+
+def load_linear_text_config(folder: Path) -> SimpleNamespace:
+    """Return `config.json` of a linear model of texts, with the attributes of a config of transformers."""
+    try:
+        saved = json.loads((folder / CONFIG_FILE).read_text("utf-8"))
+        labels = {int(index): str(label) for index, label in saved["id2label"].items()}
+        return SimpleNamespace(**{**saved, "id2label": labels, "num_labels": len(labels)})
+    except (*LOAD_ERRORS, RecursionError) as error:
+        raise UserError(
+            f"{folder}: its {CONFIG_FILE} cannot be used ({summarize_error(error)}); train the run again"
+        ) from error
 
 
 def choose_default_model() -> str:

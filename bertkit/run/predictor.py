@@ -10,7 +10,6 @@ from typing import Any
 from bertkit.data.table import CHUNK_ROWS, Rows, chunk_records
 from bertkit.errors import UserError, format_list
 from bertkit.models import loading
-from bertkit.models.linear_text import is_linear_text_model, split_words
 from bertkit.models.loading import ONNX_FILE, ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import get_column_settings
@@ -165,6 +164,8 @@ class LinearTextPredictor(TrainedLinearText, Predictor):
     """A predictor whose model is a linear model of texts."""
 
     def count_tokens(self, rows: Rows) -> int:
+        from bertkit.models.linear_text import split_words
+
         return sum(
             len(split_words(text)) for name in self.task.input_schema.text_columns for text in rows[name]
         )
@@ -223,7 +224,7 @@ def load_predictor(
             f"{run}: is a run of {task.definition.name}, which does not predict rows; "
             f"use bertkit fill-mask {run} or bertkit embed {run}"
         )
-    if is_linear_text_model(run_dir):
+    if loading.is_linear_text_model(run_dir):
         linear = load_linear_text(task, run_dir)
         return LinearTextPredictor(linear.task, linear.model, linear.tokenizer)
     if device is not None:

@@ -8,16 +8,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from bertkit.data.features import LabeledRows
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.models import loading
-from bertkit.models.linear_text import (
-    LabeledRows,
-    LinearTextEnsemble,
-    LinearTextModel,
-    is_linear_text_model,
-    read_config,
-)
 from bertkit.models.loading import ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe
@@ -58,8 +52,12 @@ def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
 
 def load_task_state(task: Task, folder: Path) -> None:
     """Load what a finished run has found: the labels and the fitted parameters, in its `config.json`."""
-    is_linear = is_linear_text_model(folder)
-    task.load_state(read_config(folder) if is_linear else loading.load_config(loading.find_run_model(folder)))
+    is_linear = loading.is_linear_text_model(folder)
+    task.load_state(
+        loading.load_linear_text_config(folder)
+        if is_linear
+        else loading.load_config(loading.find_run_model(folder))
+    )
 
 
 @dataclass(frozen=True)
@@ -124,6 +122,8 @@ class TrainedLinearText(TrainedModel):
 
 def load_linear_text(task: Task, folder: Path) -> TrainedLinearText:
     """Load a linear model of texts; the task receives its labels and its fitted parameters."""
+    from bertkit.models.linear_text import LinearTextModel
+
     model = LinearTextModel.load(folder)
     task.load_state(model.config)
     return TrainedLinearText(task, model, None)
@@ -177,10 +177,10 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
     thresholds. An ensemble neither abstains nor has prediction sets.
     """
     first = members[0]
-    is_linear = isinstance(first.model, LinearTextModel)
+    is_linear = isinstance(first, TrainedLinearText)
     must_agree: dict[str, Callable[[M], Any]] = {
         "another task": lambda member: member.task.definition.name,
-        "another kind of model": lambda member: isinstance(member.model, LinearTextModel),
+        "another kind of model": lambda member: isinstance(member, TrainedLinearText),
         "other labels": lambda member: [
             getattr(member.model.config, name, None) for name in OUTPUT_ATTRIBUTES
         ],
@@ -197,6 +197,8 @@ def combine_models(folders: Sequence[Path], members: Sequence[M]) -> M:
     first.task.state.average([member.task.state for member in members])
     models = [member.model for member in members]
     if is_linear:
+        from bertkit.models.linear_text import LinearTextEnsemble
+
         return dataclasses.replace(first, model=LinearTextEnsemble(models, first.task.combine_logits))
     from bertkit.models.forward import EnsembleModel  # imports torch
 

@@ -83,9 +83,8 @@ class ClassifyConfig(SequenceConfig):
         "tfidf-chars",
     ] = setting(  # type: ignore[assignment]
         "finetune",
-        "finetune; contrastive (pairs of rows, for few labels); linear-probe (only the head); or a linear "
-        "model of the text: tfidf (words), tfidf-chars (and character n-grams), static (token vectors), "
-        "hybrid (all).",
+        "finetune; contrastive or linear-probe (few labels); tfidf, tfidf-chars, static or hybrid (linear "
+        "models, thousands of rows per second).",
         Panel.FEW_LABELS,
         plugins="method",
     )

@@ -17,7 +17,7 @@ from bertkit.data.columns import (
     require_column,
     require_texts,
 )
-from bertkit.data.features import Features, TextFeatures, build_features
+from bertkit.data.features import Features, LabeledRows, TextFeatures, build_features
 from bertkit.data.labels import (
     drop_unlabeled_rows,
     find_separator,
@@ -42,7 +42,6 @@ from bertkit.data.weights_and_soft_labels import (
     split_soft_labels,
 )
 from bertkit.errors import UserError, format_count, format_list, suggest_similar
-from bertkit.models.linear_text import LabeledRows
 from bertkit.models.loading import ModelSource
 from bertkit.settings.declaration import Pooling, get_column_settings, get_flag, get_settings, select_unset
 from bertkit.stats.baseline_models import predict_majority, predict_tfidf
