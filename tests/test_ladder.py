@@ -22,8 +22,9 @@ from bertkit.experiments import ladder
 from bertkit.experiments.config import list_experiment_tasks, make_task_config
 from bertkit.experiments.ladder import Ladder, Recommendation, Result, recommend
 from bertkit.run_directory import RunDir
+from bertkit.settings.run_settings import FINETUNE, INT8, Candidate
 from bertkit.stats.significance import Drop, Scorer
-from bertkit.tasks import FINETUNE, INT8, Candidate, task_definition
+from bertkit.tasks import task_definition
 
 QUICK = {"batch_size": 16, "max_length": 32, "bf16": False, "max_steps": 1, "folds": 2}
 TFIDF = Candidate("tfidf", settings={"method": "tfidf"})
@@ -81,6 +82,18 @@ def test_a_scorer_of_selected_rows_has_their_order():
     assert selected.is_correct.tolist() == [True, False]
 
 
+def test_joined_scorers_have_the_rows_of_all():
+    parts = [
+        Scorer.from_columns(
+            lambda gold, found: {"hits": float((gold == found).sum())}, [gold, found], gold == found
+        )
+        for gold, found in [(np.array([1, 2]), np.array([1, 3])), (np.array([4]), np.array([4]))]
+    ]
+    joined = Scorer.concatenate(parts)
+    assert (joined.size, joined.score_all()) == (3, {"hits": 2.0})
+    assert joined.is_correct.tolist() == [True, False, True]
+
+
 # ---- the plan
 
 
@@ -93,12 +106,10 @@ def small(tmp_path_factory):
 
 @pytest.fixture
 def make_ladder(tmp_path, small):
-    def make(task="classify", rows=None, candidates=None, **settings):
+    def make(task="classify", rows=None, **settings):
         data = write_rows(tmp_path / "rows.jsonl", rows or ROW_MAKERS[task](24))
         settings = {"data": str(data), "models": [str(small)], **QUICK, **settings}
         made = Ladder(make_task_config("ladder", task)(**settings))
-        if candidates:
-            made.definition = dataclasses.replace(made.definition, candidates=candidates)
         made.prepare()
         return made
 
@@ -196,9 +207,8 @@ def quick_speeds():
 
 def run_ladder(folder, task, small, candidates, **settings):
     """Run a ladder with few candidates."""
-    definition = dataclasses.replace(task_definition(task), candidates=candidates)
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Ladder, "definition", definition, raising=False)
+        monkeypatch.setattr(task_definition(task).config, "candidates", candidates)
         return bertkit.ladder(task, models=[str(small)], output_dir=str(folder), **QUICK, **settings)
 
 
@@ -217,7 +227,7 @@ def test_each_candidate_has_a_row_of_the_table(ladders, task):
     metrics = ladders[task].metrics
     assert [one["name"] for one in metrics["candidates"]] == [one.name for one in CANDIDATES[task]]
     baseline, *models = metrics["candidates"]
-    assert (baseline["megabytes"], baseline["rows_per_second"]) == (None, None)
+    assert {baseline[key] for key in ("megabytes", "rows_per_second", "train_seconds")} == {None}
     for one in models:
         low, high = one["interval"]
         assert low <= one["score"] <= high
@@ -277,9 +287,8 @@ def test_a_killed_ladder_has_the_same_table_when_resumed(ladders, small, tmp_pat
     for name in (RunDir.METRICS_FILE, "ladder.json", "candidates/finetune-fold1/metrics.json"):
         (folder / name).unlink()
     kept = {path: path.stat().st_mtime_ns for path in folder.glob("candidates/*/metrics.json")}
-    definition = dataclasses.replace(task_definition("classify"), candidates=CANDIDATES["classify"])
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Ladder, "definition", definition, raising=False)
+        monkeypatch.setattr(task_definition("classify").config, "candidates", CANDIDATES["classify"])
         resumed = bertkit.ladder("classify", output_dir=str(folder), resume=True)
     assert {path: path.stat().st_mtime_ns for path in kept} == kept
     keys = ("name", "score", "interval", "difference", "difference_interval")
@@ -324,9 +333,8 @@ def test_a_time_limit_leaves_out_what_does_not_fit(small, tmp_path):
 @pytest.mark.slow
 def test_the_recommended_model_is_kept_as_a_run(ladders, small, tmp_path):
     folder = shutil.copytree(ladders["classify"].output_dir, tmp_path / "ladder")
-    definition = dataclasses.replace(task_definition("classify"), candidates=CANDIDATES["classify"])
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr(Ladder, "definition", definition, raising=False)
+        monkeypatch.setattr(task_definition("classify").config, "candidates", CANDIDATES["classify"])
         run = bertkit.ladder("classify", output_dir=str(folder), resume=True, keep=True)
     assert run.metrics == ladders["classify"].metrics
     metrics = RunDir(folder / "recommended").require_metrics()

@@ -170,7 +170,7 @@ def list_experiment_tasks(command: str) -> list[str]:
     return [
         name
         for name, task in definitions.items()
-        if issubclass(task.config, FineTuningConfig) and (command == "study" or task.candidates)
+        if issubclass(task.config, FineTuningConfig) and (command == "study" or task.config.candidates)
     ]
 
 

@@ -49,11 +49,10 @@ from bertkit.run.results import Run
 from bertkit.run.train import require_unchanged_data, train_prepared
 from bertkit.run_directory import EXPERIMENT, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
-from bertkit.settings.run_settings import RunConfig
+from bertkit.settings.run_settings import Candidate, RunConfig
 from bertkit.stats.judgement import EXIT_STATUSES
 from bertkit.stats.metric_modules import MetricModule, load_module
 from bertkit.stats.significance import Scorer
-from bertkit.tasks import Candidate
 from bertkit.training.callbacks import check_callbacks
 from bertkit.training.failures import BATCH_SETTINGS, release_memory, report_out_of_memory
 from bertkit.utils import devices, distributed, locks, system

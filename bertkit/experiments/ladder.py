@@ -1,7 +1,7 @@
 """`bertkit ladder TASK`: models of several kinds on the same folds, and the smallest one that is good enough.
 
-The candidates are those of the task (`TaskDef.candidates`). Each predicts every row by a run that was not
-trained on it, so that all are compared on the same rows.
+The candidates are those of the settings of the task (`RunConfig.candidates`). Each predicts every row by a
+run that was not trained on it, so that all are compared on the same rows.
 """
 
 import dataclasses
@@ -41,9 +41,9 @@ from bertkit.run.results import LOSS, summarize_data
 from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import get_flag, get_settings, is_column_setting
 from bertkit.settings.recipes import serialize_settings
+from bertkit.settings.run_settings import Candidate
 from bertkit.stats.judgement import MAX_TRUNCATED, judge
 from bertkit.stats.significance import Drop, Scorer, bound_drop, compare_scorers, compute_intervals
-from bertkit.tasks import Candidate, TaskDef, task_definition
 from bertkit.tasks.base import Evaluation
 from bertkit.training.failures import release_memory
 from bertkit.utils.compat import require_extra
@@ -116,14 +116,15 @@ class Trained:
 
     Attributes:
         runs: One for each fold; empty for a baseline.
-        seconds: Seconds of training for a fold, including those of the model that it was made from.
+        seconds: Seconds of training for a fold, including those of the model that it was made from; None for
+            a baseline.
         predictions: None for a baseline.
         made_from: Name of the fine-tuned candidate that it was made from, or None.
     """
 
     candidate: Candidate
     runs: Sequence[PlannedRun]
-    seconds: float
+    seconds: float | None
     scorer: Scorer
     predictions: HeldOutPredictions | None = None
     made_from: str | None = None
@@ -144,10 +145,6 @@ class Ladder(TaskExperiment):
 
     # ---- the plan
 
-    @cached_property
-    def definition(self) -> TaskDef:
-        return task_definition(self.task_name)
-
     def split(self, data: LoadedData) -> StudySplits:
         return split_into_folds(data, self.config.folds)
 
@@ -160,7 +157,7 @@ class Ladder(TaskExperiment):
         if len(set(titles)) < len(titles):
             titles = models
         planned = []
-        for candidate in self.definition.candidates:
+        for candidate in self.config.candidates:
             for title, model in zip(titles, models, strict=True):
                 complete = self._complete(candidate, model)
                 if complete.settings["model"] != model or candidate.origin != "run":
@@ -292,12 +289,12 @@ class Ladder(TaskExperiment):
 
     def attempt(self, run: PlannedRun) -> Outcome:
         assert run.candidate is not None
-        splits, options = None, None
+        origin, splits, options = run.candidate.origin, None, None
         if run.fold is not None:
             splits, options = self.get_final_splits(run).splits, RunOptions(has_report=False, has_logits=True)
-            if run.candidate.origin == "int8":
+            if origin == "int8":
                 return self._quantize(run, splits["test"])
-        if run.candidate.origin == "distilled":
+        if origin == "distilled":
             run = dataclasses.replace(run, settings={**run.settings, "teacher": run.settings["model"]})
         try:
             return Outcome(self.train_run(run, splits, options))
@@ -305,7 +302,7 @@ class Ladder(TaskExperiment):
             return Outcome({}, str(error))
         except UserError as error:
             # Only when a teacher is trained is it known that it has a single layer, or none to remove.
-            if isinstance(error, RunInterrupted) or run.candidate.origin != "distilled":
+            if isinstance(error, RunInterrupted) or origin != "distilled":
                 raise
             return Outcome({}, str(error))
 
@@ -390,14 +387,10 @@ class Ladder(TaskExperiment):
     def _fit_baseline(self, candidate: Candidate) -> Trained:
         """Predict each fold by a baseline that is fitted on the training rows of the others."""
         task, parts = self.prepared.task, self.splits.final
-        started = time.perf_counter()
-        predicted = [
-            task.predict_baseline(candidate.name, part.splits["train"], part.splits["test"]) for part in parts
-        ]
-        seconds = (time.perf_counter() - started) / len(parts)
+        scorers = [task.fit_baselines(part.splits["train"], part.splits["test"]) for part in parts]
+        scorer = Scorer.concatenate([fitted[candidate.name] for fitted in scorers])
         order = np.concatenate([part.rows for part in parts])
-        scorer = task.score_baseline(self.splits.rows.select(order), np.concatenate(predicted))
-        return Trained(candidate, [], seconds, scorer.select(np.argsort(order)))
+        return Trained(candidate, [], None, scorer.select(np.argsort(order)))
 
     def _train(
         self, candidate: Candidate, runs: Sequence[PlannedRun], source: Trained | None, has_model: bool
@@ -410,7 +403,7 @@ class Ladder(TaskExperiment):
         unfinished = [run for run in runs if not RunDir(run.folder).is_finished]
         has_limit = self.config.time_limit is not None and has_model and bool(unfinished)
         if has_limit:
-            seconds = source.seconds if source else self._estimate(candidate)
+            seconds = (source and source.seconds) or self._estimate(candidate)
             if reason := self._describe_excess(seconds, len(unfinished)):
                 return reason
         metrics: dict[Path, dict[str, Any]] = {}
@@ -459,7 +452,7 @@ class Ladder(TaskExperiment):
         """Return a trained candidate with its predictions for all rows."""
         with silence_reports():
             predictions = self.load_predictions(runs)
-        seconds = fmean(one["training"]["seconds"] for one in metrics) + (source.seconds if source else 0)
+        seconds = fmean(one["training"]["seconds"] for one in metrics) + ((source and source.seconds) or 0)
         made_from = source.candidate.name if source else None
         return Trained(candidate, runs, seconds, predictions.scorer, predictions, made_from)
 
@@ -684,12 +677,14 @@ def build_ladder_table(metrics: Mapping[str, Any]) -> ResultTable:
     for one in metrics["candidates"]:
         (low, high), bounds = one["interval"], map(format_points, one["difference_interval"])
         difference = f"{format_points(one['difference'])} ({' to '.join(bounds)})"
-        speeds = [one["rows_per_second"], one["single_rows_per_second"]]
+        costs = ["", "", "", ""]
+        if one["origin"] != "baseline":
+            speeds = [one["rows_per_second"], one["single_rows_per_second"]]
+            costs = [f"{one['train_seconds']:.1f}", *(f"{speed:,.0f}" for speed in speeds)]
+            costs.append(format_megabytes(one["megabytes"]))
         rows.append([
             one["name"], f"{one['score']:.3f} ({low:.3f} to {high:.3f})",
-            "best" if one["name"] == metrics["best"] else difference, f"{one['train_seconds']:.1f}",
-            *("" if speed is None else f"{speed:,.0f}" for speed in speeds),
-            "" if one["megabytes"] is None else format_megabytes(one["megabytes"]),
+            "best" if one["name"] == metrics["best"] else difference, *costs,
         ])  # fmt: skip
     return ResultTable(
         title=" · ".join(["ladder " + metrics["command"], metrics["data"]["name"], metrics["model"]]),

@@ -60,7 +60,7 @@ def render_experiment_page(
     metrics: Mapping[str, Any],
     tables: Mapping[str, ResultTable],
     notes: Sequence[str],
-    drawn: Sequence[Chart],
+    plots: Sequence[Chart],
 ) -> str:
     """Render the tables and the charts of a study or a ladder as HTML.
 
@@ -72,7 +72,7 @@ def render_experiment_page(
         metrics=metrics,
         tables=tables,
         notes=notes,
-        charts=drawn,
+        charts=plots,
     )
 
 

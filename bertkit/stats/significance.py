@@ -24,12 +24,37 @@ class Scorer:
     size: int  # number of rows; 0 if the scores do not depend on rows
     is_correct: np.ndarray | None = None  # [size] bool, if "accuracy" is the fraction of correct rows
     num_resamples: int = NUM_RESAMPLES
+    columns: Sequence[np.ndarray] = ()  # [size, ...] that `from_columns` has received
+    compute: Callable[..., Scores] | None = None  # the same
     _samples: dict[int, list[Scores]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @classmethod
     def constant(cls, scores: Scores) -> "Scorer":
         """Return a scorer of scores that do not depend on the rows."""
         return cls(lambda _: scores, 0)
+
+    @classmethod
+    def from_columns(
+        cls,
+        compute: Callable[..., Scores],
+        columns: Sequence[np.ndarray],
+        is_correct: np.ndarray | None = None,
+    ) -> "Scorer":
+        """Return a scorer that calls `compute` with the selected rows of each column."""
+
+        def score(rows: np.ndarray) -> Scores:
+            return compute(*(column[rows] for column in columns))
+
+        return cls(score, len(columns[0]), is_correct, columns=columns, compute=compute)
+
+    @classmethod
+    def concatenate(cls, scorers: Sequence["Scorer"]) -> "Scorer":
+        """Return a scorer of the rows of several scorers, which `from_columns` has made."""
+        first = scorers[0]
+        assert first.compute is not None
+        columns = [np.concatenate(parts) for parts in zip(*(one.columns for one in scorers), strict=True)]
+        known = [one.is_correct for one in scorers if one.is_correct is not None]
+        return cls.from_columns(first.compute, columns, np.concatenate(known) if known else None)
 
     def score_all(self) -> Scores:
         return self.score(np.arange(self.size))

@@ -1,7 +1,7 @@
 """The tasks by name: their definitions, which are light, and their classes, which import heavy libraries."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -82,34 +82,6 @@ def task_class(name: str) -> "type[Task]":
     return task
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A kind of model that `bertkit ladder` compares with others.
-
-    Attributes:
-        name: Its name in the table. That of a baseline is in `TaskDef.baselines`.
-        origin: "baseline", which needs no run; "run", trained on the data; "distilled", a student of the best
-            fine-tuned candidate with half of its layers; or "int8", the export of the best fine-tuned one.
-        settings: Settings of its runs.
-        max_rows_per_class: More training rows per class leave the candidate out; None for any number.
-        needs_long_texts: Whether the candidate is left out if few texts are truncated.
-    """
-
-    name: str
-    origin: Literal["baseline", "run", "distilled", "int8"] = "run"
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    max_rows_per_class: int | None = None
-    needs_long_texts: bool = False
-
-    @property
-    def is_fine_tuned(self) -> bool:
-        """Whether all weights are trained, so that the model can be a teacher and be exported."""
-        return self.origin == "run" and not self.settings.keys() & {"method", "features"}
-
-
-FINETUNE, INT8 = Candidate("finetune"), Candidate("int8", "int8")
-
-
 @dataclass(frozen=True, kw_only=True)
 class TaskDef:
     """What a task is, independent of any run. What depends on the settings is a property of `Task`.
@@ -130,9 +102,6 @@ class TaskDef:
             be a pair of texts, is also predicted from vectors by a linear model, and explained by its words.
         predicts_rows: Whether there is one prediction per row, which is written with the columns of the row.
         predictions_name: File name of the predictions, without extension.
-        baselines: Names of the baselines that `Task.predict_baseline` fits; other tasks override
-            `Task.fit_baselines`.
-        candidates: What `bertkit ladder` compares, the cheapest first; empty if the task has no ladder.
     """
 
     name: str
@@ -149,8 +118,6 @@ class TaskDef:
     labeled_unit: Literal["text", "word", "ending", "answer"] | None = None
     predicts_rows: bool = True
     predictions_name: str = "predictions"
-    baselines: tuple[str, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
 
     def make_dialect(self, config: Any) -> "Dialect":
         """Return how text files are read, given the settings `encoding`, `delimiter` and `header`."""

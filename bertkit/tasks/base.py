@@ -570,7 +570,7 @@ def make_label_scorer(
     is_correct = gold == predicted if has_one_class else None
     if gold.ndim == 2:  # 0 or 1: the bootstrap copies less memory
         gold, predicted = gold.astype(np.int8), predicted.astype(np.int8)
-    return Scorer(lambda rows: score(gold[rows], predicted[rows]), len(gold), is_correct)
+    return Scorer.from_columns(score, [gold, predicted], is_correct)
 
 
 def iter_prediction_records(task: "Task", evaluation: Evaluation) -> Iterator[dict[str, Any]]:
@@ -830,20 +830,9 @@ class Task(ABC):
         """Fit thresholds on the validation split, and store them in `state.fitted_params`."""
         return
 
-    def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
-        """Return the predictions of a baseline for `rows`, in their order; it is fitted on `train`."""
-        raise NotImplementedError
-
-    def score_baseline(self, rows: Rows, predicted: np.ndarray) -> Scorer:
-        """Return the scorer of what `predict_baseline` returns for `rows`."""
-        raise NotImplementedError
-
+    @abstractmethod
     def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
         """Return the scorers of simple baselines by name: fitted on `train`, they predict `rows`."""
-        return {
-            name: self.score_baseline(rows, self.predict_baseline(name, train, rows))
-            for name in self.definition.baselines
-        }
 
 
 # ---- texts out of scope

@@ -3,13 +3,15 @@
 from dataclasses import dataclass
 
 from bertkit.settings.declaration import Panel, Pooling, pooling_setting, setting
-from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.tasks import FINETUNE, INT8, Candidate, TaskDef
+from bertkit.settings.run_settings import FINETUNE, INT8, Candidate, FineTuningConfig
+from bertkit.tasks import TaskDef
 
 
 @dataclass(frozen=True, kw_only=True)
 class SwagConfig(FineTuningConfig):
     """The settings of `swag`."""
+
+    candidates = (Candidate("ending_only", "baseline"), FINETUNE, INT8)
 
     context_column: str | None = setting(
         None, "Column of the context.", Panel.COLUMNS, default_text="guessed"
@@ -36,6 +38,4 @@ SWAG = TaskDef(
     checks="bertkit.tasks.choice.checks:ChoiceChecks",
     views=("bertkit.tasks.choice.view:MultipleChoiceView",),
     labeled_unit="ending",
-    baselines=("majority", "ending_only"),
-    candidates=(Candidate("ending_only", "baseline"), FINETUNE, INT8),
 )

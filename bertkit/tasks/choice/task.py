@@ -304,20 +304,20 @@ class Swag(Task):
     def evaluate(self, outputs: Outputs) -> "ChoiceEvaluation":
         return ChoiceEvaluation(outputs, self.state.fitted_confidence)
 
-    def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
-        """Return [rows] the most frequent index, or that of `ending_only`, a model that reads no context."""
-        labels = self.encode_labels(train)
+    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
+        """Return `majority`, the most frequent index, and `ending_only`, a model that reads no context."""
+        labels, gold = self.encode_labels(train), self.encode_labels(rows)
         assert labels is not None
-        correct = TrainingLabels(labels, get_weights(self, train))
-        if name == "majority":
-            return predict_majority(correct, len(rows))
-        endings = self.parse_endings(train), self.parse_endings(rows)
-        return predict_ending_only(endings[0], correct, endings[1], self.config.seed)
-
-    def score_baseline(self, rows: Rows, predicted: np.ndarray) -> Scorer:
-        gold = self.encode_labels(rows)
         assert gold is not None
-        return make_label_scorer(compute_accuracy, gold, predicted)
+        correct = TrainingLabels(labels, get_weights(self, train))
+        predicted = predict_ending_only(
+            self.parse_endings(train), correct, self.parse_endings(rows), self.config.seed
+        )
+        predictions = {"majority": predict_majority(correct, len(gold)), "ending_only": predicted}
+        return {
+            name: make_label_scorer(compute_accuracy, gold, predicted)
+            for name, predicted in predictions.items()
+        }
 
 
 class ChoiceEvaluation(LabelEvaluation):

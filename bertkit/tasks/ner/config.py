@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bertkit.settings.declaration import Panel, setting
-from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.tasks import FINETUNE, INT8, Candidate, TaskDef
+from bertkit.settings.run_settings import FINETUNE, INT8, Candidate, FineTuningConfig
+from bertkit.tasks import TaskDef
 
 FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4", "sum-all", "embeddings"]
 
@@ -13,6 +13,13 @@ FeatureLayers = Literal["last", "second-to-last", "sum-last-4", "concat-last-4",
 @dataclass(frozen=True, kw_only=True)
 class NerConfig(FineTuningConfig):
     """The settings of `ner`."""
+
+    candidates = (
+        Candidate("frequent_tag", "baseline"),
+        Candidate("frozen-features", settings={"features": "last"}),
+        FINETUNE,
+        INT8,
+    )
 
     token_column: str | None = setting(
         None, "Column of the words or the text: its name, or its number from 0.", Panel.COLUMNS,
@@ -46,11 +53,4 @@ NER = TaskDef(
     reads_conll=True,
     scores_tokens=True,
     labeled_unit="word",
-    baselines=("majority", "frequent_tag"),
-    candidates=(
-        Candidate("frequent_tag", "baseline"),
-        Candidate("frozen-features", settings={"features": "last"}),
-        FINETUNE,
-        INT8,
-    ),
 )

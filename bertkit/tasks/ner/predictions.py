@@ -397,8 +397,7 @@ def score_sentences(entities: np.ndarray, words: np.ndarray) -> Scores:
 
 def make_sentence_scorer(entities_by_type: np.ndarray, words: np.ndarray) -> Scorer:
     """Return a scorer of sentences, from the counts of `count_by_sentence`."""
-    entities = entities_by_type.sum(1)
-    return Scorer(lambda rows: score_sentences(entities[rows], words[rows]), len(words))
+    return Scorer.from_columns(score_sentences, [entities_by_type.sum(1), words])
 
 
 def score_types(counts: np.ndarray, tags: TagSet) -> dict[str, Scores]:

@@ -271,17 +271,21 @@ class Ner(Task):
     def evaluate(self, outputs: Outputs) -> NerEvaluation:
         return NerEvaluation(outputs, self.state.tags, self.state.scheme, self.state.fitted_confidence)
 
-    def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
-        """Return [words] O, or `frequent_tag`, the most frequent tag of the word in training."""
+    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
+        """Return `majority`, and `frequent_tag`, the most frequent tag of the word in training.
+
+        The majority baseline predicts O for every word.
+        """
         tags = self.state.tags
+        train_tags, gold = tags.encode(train["iob2"]), tags.encode(rows["iob2"])
         train_words, words = (list(chain.from_iterable(part["tokens"])) for part in (train, rows))
-        if name == "majority":
-            return np.full(len(words), tags.outside_id)
         weights = get_weights(self, train)
         if weights is not None:
             weights = np.repeat(weights, np.diff(compute_sentence_offsets(train["tokens"])))
-        return predict_frequent_tag(train_words, tags.encode(train["iob2"]), words, tags.outside_id, weights)
-
-    def score_baseline(self, rows: Rows, predicted: np.ndarray) -> Scorer:
-        tags, offsets = self.state.tags, compute_sentence_offsets(rows["tokens"])
-        return make_sentence_scorer(*count_by_sentence(tags.encode(rows["iob2"]), predicted, offsets, tags))
+        tag = predict_frequent_tag(train_words, train_tags, words, tags.outside_id, weights)
+        predictions = {"majority": np.full(len(gold), tags.outside_id), "frequent_tag": tag}
+        offsets = compute_sentence_offsets(rows["tokens"])
+        return {
+            name: make_sentence_scorer(*count_by_sentence(gold, predicted, offsets, tags))
+            for name, predicted in predictions.items()
+        }

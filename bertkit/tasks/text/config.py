@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from bertkit.settings.declaration import Panel, Pooling, list_settings, pooling_setting, setting
-from bertkit.settings.run_settings import FineTuningConfig
-from bertkit.tasks import FINETUNE, INT8, Candidate, TaskDef
+from bertkit.settings.run_settings import FINETUNE, INT8, Candidate, FineTuningConfig
+from bertkit.tasks import TaskDef
 
 TEXT_CHECKS = "bertkit.tasks.text.checks:SequenceChecks"
 
@@ -55,9 +55,24 @@ FITTED_HEAD_CONFLICTS = {
 }
 
 
+# Up to this number, contrastive training was better than fine-tuning (docs/few-labels.md).
+MAX_CONTRASTIVE_ROWS = 100
+
+
 @dataclass(frozen=True, kw_only=True)
 class ClassifyConfig(SequenceConfig):
     """The settings of `classify`."""
+
+    candidates = (
+        Candidate("majority", "baseline"),
+        *(Candidate(name, settings={"method": name}) for name in ("tfidf", "tfidf-chars", "hybrid")),
+        Candidate("linear-probe", settings={"method": "linear-probe"}),
+        FINETUNE,
+        Candidate("windows", settings={"long_texts": "windows"}, needs_long_texts=True),
+        Candidate("contrastive", settings={"method": "contrastive"}, max_rows_per_class=MAX_CONTRASTIVE_ROWS),
+        INT8,
+        Candidate("distilled", "distilled"),
+    )
 
     text_column: str | None = setting(
         None, "Column of the text.", Panel.COLUMNS, is_common=True, default_text="guessed"
@@ -118,9 +133,6 @@ class ClassifyConfig(SequenceConfig):
         return {name: f"with --method {self.method}, {reason}" for name, reason in reasons.items()}
 
 
-# Up to this number, contrastive training was better than fine-tuning (docs/few-labels.md).
-MAX_CONTRASTIVE_ROWS = 100
-
 CLASSIFY = TaskDef(
     name="classify",
     help="Fine-tune a classifier or a regressor on single texts or pairs.",
@@ -133,17 +145,6 @@ CLASSIFY = TaskDef(
         "bertkit.tasks.text.view:RegressionView",
     ),
     labeled_unit="text",
-    baselines=("majority", "tfidf"),
-    candidates=(
-        Candidate("majority", "baseline"),
-        *(Candidate(name, settings={"method": name}) for name in ("tfidf", "tfidf-chars", "hybrid")),
-        Candidate("linear-probe", settings={"method": "linear-probe"}),
-        FINETUNE,
-        Candidate("windows", settings={"long_texts": "windows"}, needs_long_texts=True),
-        Candidate("contrastive", settings={"method": "contrastive"}, max_rows_per_class=MAX_CONTRASTIVE_ROWS),
-        INT8,
-        Candidate("distilled", "distilled"),
-    ),
 )
 
 
@@ -151,6 +152,7 @@ CLASSIFY = TaskDef(
 class NliConfig(SequenceConfig):
     """The settings of `nli`."""
 
+    candidates = (Candidate("hypothesis_only", "baseline"), FINETUNE, INT8)
     column_aliases: ClassVar[Mapping[str, str]] = {
         "text_column": "premise_column", "text_pair_column": "hypothesis_column",
     }  # fmt: skip
@@ -171,6 +173,4 @@ NLI = TaskDef(
     checks=TEXT_CHECKS,
     views=("bertkit.tasks.text.view:ClassificationView",),
     labeled_unit="text",
-    baselines=("majority", "hypothesis_only"),
-    candidates=(Candidate("hypothesis_only", "baseline"), FINETUNE, INT8),
 )

@@ -541,21 +541,19 @@ class SequenceTask(Task):
         """The number of outputs without the part of the score that a text is in scope, which may follow."""
         return max(len(self.labels), 1)
 
-    def predict_baseline(self, name: str, train: Rows, rows: Rows) -> np.ndarray:
+    def fit_baselines(self, train: Rows, rows: Rows) -> dict[str, Scorer]:
         labels = self.get_training_labels(train)
-        if name == "majority":
-            return predict_majority(labels, len(rows))
-        columns = self.get_tfidf_columns()
-        texts = [[part[column] for column in columns] for part in (train, rows)]
-        return predict_tfidf(texts[0], labels, texts[1], self.config.seed)
-
-    def score_baseline(self, rows: Rows, predicted: np.ndarray) -> Scorer:
         gold = self.label_type.encode_labels(rows, self.config.label_column)
-        return make_label_scorer(self.label_type.score, gold, predicted)
+        name, columns = self.get_tfidf_baseline()
+        texts = [[part[column] for column in columns] for part in (train, rows)]
+        predicted = predict_tfidf(texts[0], labels, texts[1], self.config.seed)
+        predictions = {"majority": predict_majority(labels, len(gold)), name: predicted}
+        score = self.label_type.score
+        return {name: make_label_scorer(score, gold, predicted) for name, predicted in predictions.items()}
 
-    def get_tfidf_columns(self) -> list[str]:
-        """Return the text columns that the TF-IDF baseline reads."""
-        return list(self.input_schema.text_columns)
+    def get_tfidf_baseline(self) -> tuple[str, list[str]]:
+        """Return the name of the TF-IDF baseline, and the text columns that it reads."""
+        return "tfidf", list(self.input_schema.text_columns)
 
 
 SEPARATOR_KEY = "label_separator"  # attribute of the model's config
@@ -882,8 +880,8 @@ class Nli(SequenceTask):
         keys = super().make_split_keys(rows)
         return dataclasses.replace(keys, group=rows.hash_columns(self.input_schema.text_columns[:1]))
 
-    def get_tfidf_columns(self) -> list[str]:
-        return list(self.input_schema.text_columns[1:])
+    def get_tfidf_baseline(self) -> tuple[str, list[str]]:
+        return "hypothesis_only", list(self.input_schema.text_columns[1:])
 
     def _map_label_ids(self, rows: Rows) -> Rows:
         column = self.config.label_column
