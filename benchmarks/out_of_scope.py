@@ -398,7 +398,9 @@ def compare_aurc(runs: Sequence[Arrays]) -> list[str]:
         lowest = np.quantile(SCORES[SHIPPED](arrays, "held_out"), 1 - COVERAGE)
         is_correct = arrays["test/logits"].argmax(1) == arrays["test/gold"]
         ranks = []
-        for part in ("test", f"unknown/{OWN}"):
+        # Those of the first source are the most similar to the fitted ones.
+        nearest = next(key.split("/")[1] for key in arrays if key.startswith("unknown/"))
+        for part in ("test", f"unknown/{nearest}"):
             probability = compute_max_probability(arrays, part)
             ranks.append(np.stack([probability, probability - (SCORES[SHIPPED](arrays, part) < lowest)]))
         groups.append([np.concatenate([ranks[0], is_correct[None]]), ranks[1]])
@@ -475,7 +477,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         *describe_machine(),
         "",
         "```sh",
-        f"python benchmarks/out_of_scope.py --data-dir DATA --work-dir WORK --seeds {args.seeds}",
+        "python benchmarks/out_of_scope.py --data-dir DATA --work-dir WORK "
+        f"--work {' '.join(args.work)} --seeds {args.seeds}",
         "```",
     ]
     text = "\n".join(report) + "\n"
