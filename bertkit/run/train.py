@@ -16,7 +16,6 @@ from bertkit.reports.card import build_model_card
 from bertkit.run import upload
 from bertkit.run.baselines import fit_validation_baselines
 from bertkit.run.dry_run import dry_run, plan_time_limit
-from bertkit.run.linear_text import LinearTextSession
 from bertkit.run.prepare import PreparedRun, find_linear_text, prepare
 from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.results import (
@@ -30,7 +29,7 @@ from bertkit.run.results import (
     summarize_slices,
     write_predictions,
 )
-from bertkit.run.session import Session
+from bertkit.run.session import LinearTextSession, Session
 from bertkit.run_directory import RUN, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
