@@ -145,14 +145,14 @@ def compute_part(run: Path, rows: list[dict[str, Any]]) -> Part:
     """Compute the outputs of a model on rows."""
     import bertkit
     from bertkit.data.table import Rows
-    from bertkit.models.heads import append_output_vectors
+    from bertkit.models.heads import append_layer_inputs
 
     predictor = bertkit.load(run)
     parsed, _ = predictor.task.parse_rows(Rows.from_dicts(rows, "rows"))
-    with append_output_vectors(predictor.model) as num_outputs:
+    with append_layer_inputs(predictor.model) as size:
         outputs = predictor.compute_outputs(parsed)
-    logits, vectors = np.split(outputs.logits.astype(float), [num_outputs], axis=1)
-    return Part(logits, vectors, outputs.labels)
+    values = outputs.logits.astype(float)
+    return Part(values[:, :-size], values[:, -size:], outputs.labels)
 
 
 def apply_output_layer(run: Path, vectors: np.ndarray) -> np.ndarray:

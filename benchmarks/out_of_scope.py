@@ -69,10 +69,10 @@ def read_ag_news(data: Path) -> Pairs:
 
 
 def read_sst2(data: Path) -> dict[str, Pairs]:
-    parts = {}
+    parts: dict[str, Pairs] = {}
     for name in ("train", "dev"):
         lines = (data / "SST-2" / f"{name}.tsv").read_text("utf-8").split("\n")[1:-1]
-        parts[name] = [tuple(line.split("\t")) for line in lines]
+        parts[name] = [(text, label) for text, label in (line.split("\t") for line in lines)]
     return parts
 
 
@@ -242,7 +242,8 @@ def prepare(name: str, seed: int, args: argparse.Namespace) -> dict[str, np.ndar
         for part in ("train", "held_out", "test"):
             gold = [labels.index(f"c_{label}") for _, label in getattr(splits, part)]
             arrays[f"{part}/gold"] = np.array(gold)
-        np.savez(path, **arrays)
+        contents: dict[str, Any] = arrays
+        np.savez(path, **contents)
     print(f"{name}, seed {seed}: ready", file=sys.stderr, flush=True)
     return dict(np.load(path))
 
@@ -361,7 +362,7 @@ def bootstrap(runs: Sequence[Sequence[np.ndarray]], measure: Callable[..., Any])
     return samples
 
 
-def format_interval(samples: Sequence[float], scale: float = 100, digits: int = 1) -> str:
+def format_interval(samples: Sequence[Any], scale: float = 100, digits: int = 1) -> str:
     low, high = scale * np.percentile(samples, [2.5, 97.5])
     return f"{low:.{digits}f} to {high:.{digits}f}"
 
