@@ -16,6 +16,7 @@ import bertkit
 from bertkit.commands.configs import ServeConfig
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
+from bertkit.methods import linear_text
 from bertkit.methods.linear_text import INPUTS, PENALTY
 from bertkit.models.linear_text import MAX_CHARACTERS, Characters, LinearTextModel, Words, hash_characters
 from bertkit.serve.batcher import predict_rows
@@ -274,3 +275,15 @@ def test_a_damaged_file_is_one_line(tmp_path, data, tiny, name):
     (run / name).unlink()
     with pytest.raises(UserError):
         bertkit.load(run)
+
+
+@pytest.mark.slow
+def test_the_penalty_of_label_sets_does_not_depend_on_their_number(monkeypatch, tmp_path, tiny):
+    seen = []
+    fit = linear_text.fit_linear_layer
+    monkeypatch.setattr(linear_text, "fit_linear_layer", lambda *args: seen.append(args[3]) or fit(*args))
+    rows = [{"text": row["text"], "label": [f"l{index % 12}"]} for index, row in enumerate(make_toy_rows(60))]
+    train(write_rows(tmp_path / "sets.jsonl", rows), tmp_path / "sets", "tfidf", tiny, problem="multi-label")
+    single = [{**row, "label": row["label"][0]} for row in rows]
+    train(write_rows(tmp_path / "single.jsonl", single), tmp_path / "single", "tfidf", tiny)
+    assert seen == [pytest.approx(PENALTY), pytest.approx(1 / 12)]

@@ -66,14 +66,15 @@ class LinearText(Method):
         report_info(f"{features.shape[1]:,} features of {len(rows):,} rows")
         balanced = task.config.class_weights == "balanced"
         num_outputs = len(task.labels) or 1
-        penalty = choose_penalty(num_outputs)
+        # Each label of a set has a logistic regression of its own, with two classes.
+        penalty = PENALTY if labels.labels.ndim == 2 else choose_penalty(num_outputs)
         layer = fit_linear_layer(features, labels, num_outputs, penalty, balanced)
         model.weight, model.bias = (part.astype(np.float32) for part in layer)  # as they are saved
         return model
 
 
-def choose_penalty(num_outputs: int) -> float:
-    return PENALTY * min(1.0, CLASSES / num_outputs)
+def choose_penalty(num_classes: int) -> float:
+    return PENALTY * min(1.0, CLASSES / num_classes)
 
 
 def load_static_vectors(source: ModelSource) -> StaticVectors:

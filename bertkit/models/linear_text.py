@@ -23,7 +23,6 @@ from bertkit.models.loading import CONFIG_FILE, LINEAR_TEXT_TYPE, WEIGHTS_FILE, 
 from bertkit.utils.files import write_text
 from bertkit.utils.text import replace_surrogates
 
-INPUTS_KEY = "inputs"  # in config.json
 WORDS_FILE = "words.json"
 STATIC_DIR = "static"  # the token vectors, in the format of model2vec
 Input = Literal["words", "characters", "vectors"]
@@ -182,6 +181,8 @@ class StaticVectors:
 
     def compute(self, texts: Texts) -> np.ndarray:
         """Return [n, size] float32; zeros for a text without tokens."""
+        from scipy.sparse import csr_matrix
+
         encodings = self.tokenizer.encode_batch_fast(
             list(map(replace_surrogates, texts)), add_special_tokens=False
         )
@@ -189,8 +190,6 @@ class StaticVectors:
         columns = np.fromiter(chain.from_iterable(ids), np.int64)
         rows = np.repeat(np.arange(len(texts)), list(map(len, ids)))
         counts = count_pairs(rows, columns, (len(texts), len(self.embeddings)))
-        from scipy.sparse import csr_matrix
-
         used, inverse = np.unique(counts.indices, return_inverse=True)
         counts = csr_matrix((counts.data, inverse, counts.indptr), shape=(len(texts), len(used)))
         sums = counts @ self.embeddings[used].astype(np.float32)
