@@ -66,13 +66,8 @@ from bertkit.stats.calibration import (
 )
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import Scorer, compare_scorers
-from bertkit.tasks.base import (
-    CONFIDENCE_KEY,
-    FittedConfidence,
-    Outputs,
-    RowEvaluation,
-    Task,
-    get_weights,
+from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence, Outputs, RowEvaluation, Task, get_weights
+from bertkit.tasks.out_of_scope import (
     load_out_of_scope,
     load_shipped_texts,
     remove_texts_in_scope,

@@ -33,7 +33,8 @@ from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
 from bertkit.stats.metric_modules import MetricModule
 from bertkit.stats.significance import Scorer
 from bertkit.tasks import task_definition
-from bertkit.tasks.base import MIN_ROWS_OUT_OF_SCOPE, Task, get_weights
+from bertkit.tasks.base import Task, get_weights
+from bertkit.tasks.out_of_scope import MIN_ROWS_OUT_OF_SCOPE
 from bertkit.tasks.text.task import SequenceTask, predict_by_probe
 from bertkit.training.arguments import (
     check_precision,

@@ -40,7 +40,8 @@ from bertkit.stats.judgement import MIN_STEPS, TrainingFacts
 from bertkit.stats.linear_probe import PROBE_PREFIX
 from bertkit.stats.out_of_scope import compute_scope_features
 from bertkit.stats.scores import Scores
-from bertkit.tasks.base import Outputs, load_shipped_texts
+from bertkit.tasks.base import Outputs
+from bertkit.tasks.out_of_scope import load_shipped_texts
 from bertkit.training.arguments import build_training_arguments, parse_extra_arguments, set_tensorboard_dir
 from bertkit.training.callbacks import (
     EvaluateAndSaveCallback,

@@ -62,9 +62,11 @@ from bertkit.tasks.base import (
     TaskState,
     TransformersPipeline,
     get_weights,
-    load_out_of_scope,
     make_label_scorer,
     remove_fitted_confidence,
+)
+from bertkit.tasks.out_of_scope import (
+    load_out_of_scope,
     remove_texts_in_scope,
     require_classes_of_texts,
     select_texts,
