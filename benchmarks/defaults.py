@@ -6,8 +6,8 @@ A cell is a dataset with a number of training rows. In each cell and for each se
 the same rows (10 % of which select the checkpoint, as in every run without validation rows), and are scored
 on the same other rows. A candidate changes one default. Half of the datasets choose: all candidates run
 with one seed on the smaller sizes. The quarter with the highest scores, and the two with the lowest log-loss,
-then run in all cells with all seeds, and so does the combination of the best two. The other datasets confirm:
-only the winner runs there. The tables have means over the cells, with 95 % intervals (t distribution) of the
+then run with all seeds, and so does the combination of the best two. The other datasets confirm: only the
+winner runs there, also on more rows. The tables have means over the cells, with 95 % intervals (t distribution) of the
 paired differences to today's defaults over the datasets. Finished runs are kept in --work, so the script can
 be interrupted. Progress goes to standard error, the tables to standard output; --write puts them into
 docs/results.md.
@@ -46,6 +46,7 @@ from text_datasets import draw_rows
 
 PAGE = ROOT / "docs" / "results.md"
 SIZES = (64, 500, 2_000)
+CHOOSING_SIZES = (64, 500)
 ROWS_PER_CLASS = 4  # at least, on average
 BATCH_SIZE = 16  # today's default for these sizes
 TODAY = "today"
@@ -109,7 +110,12 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("BERTKIT_DATA_DIR"))
     parser.add_argument("--work", type=Path, default=Path("defaults_benchmark"), help="finished runs")
     parser.add_argument("--model", default="minilm")
-    parser.add_argument("--sizes", nargs="+", type=int, default=list(SIZES), help="numbers of training rows")
+    parser.add_argument(
+        "--choosing-sizes", nargs="+", type=int, default=list(CHOOSING_SIZES), help="numbers of training rows"
+    )
+    parser.add_argument(
+        "--sizes", nargs="+", type=int, default=list(SIZES), help="those of the datasets that confirm"
+    )
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 0, 1, ...")
     parser.add_argument("--test-rows", type=int, default=600, help="scored rows, at most")
     parser.add_argument("--choosing", nargs="+", choices=CHOOSING, default=list(CHOOSING))
@@ -166,7 +172,7 @@ def sample(
 ) -> tuple[list[Any], list[Any], dict[str, Any]]:
     """Return disjoint rows for training and for the scores, and the settings of the dataset."""
     if dataset.name in TEXT_DATASETS:
-        parts = draw_rows(dataset.name, args.data_dir, seed, max(args.sizes), args.test_rows)
+        parts = draw_rows(dataset.name, args.data_dir, seed, max(SIZES), args.test_rows)
         train, test = ([{"text": text, "label": label} for text, label in part] for part in parts)
         return train[:size], test, dict(dataset.settings)
     rows, columns = read_rows(dataset.name, dataset.task, args.data_dir)
@@ -263,16 +269,15 @@ def rank(results: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
 
 def choose(args: argparse.Namespace) -> tuple[list[list[str]], str]:
     """Run the rounds of the halving; return the lines of their tables, and the winner."""
-    first_cells = list_cells(CHOOSING, args.choosing, args.sizes[:-1] or args.sizes)
-    first = run_cells(list(CANDIDATES), first_cells, 1, args)
+    cells = list_cells(CHOOSING, args.choosing, args.choosing_sizes)
+    first = run_cells(list(CANDIDATES), cells, 1, args)
     kept = rank(first)[: len(CANDIDATES) // 4]
     lowest_losses = sorted(set(first) - {TODAY}, key=lambda name: (np.nanmean(first[name]["nll"]), name))
     kept += [name for name in lowest_losses[:2] if name not in kept]  # for the calibration
-    cells = list_cells(CHOOSING, args.choosing, args.sizes)
     second = run_cells([TODAY, *kept], cells, args.seeds, args)
     best_two = " + ".join(sorted(rank(second)[:2], key=list(CANDIDATES).index))
     second |= run_cells([best_two], cells, args.seeds, args)
-    tables = [format_cells(first, first_cells, args), format_cells(second, cells, args)]
+    tables = [format_cells(first, cells), format_cells(second, cells)]
     return tables, rank(second)[0]
 
 
@@ -290,11 +295,9 @@ def format_difference(values: np.ndarray, cells: Sequence[Cell], scale: float, d
     return f"{means.mean():+.{digits}f} ({low:+.{digits}f} to {high:+.{digits}f})"
 
 
-def format_cells(
-    results: Mapping[str, Mapping[str, np.ndarray]], cells: Sequence[Cell], args: argparse.Namespace
-) -> list[str]:
+def format_cells(results: Mapping[str, Mapping[str, np.ndarray]], cells: Sequence[Cell]) -> list[str]:
     """Return the table of a round: scores by size, and paired differences to today's defaults."""
-    sizes = [size for size in args.sizes if any(cell.size == size for cell in cells)]
+    sizes = list(dict.fromkeys(cell.size for cell in cells))
     columns = [
         *(f"{size:,} rows" for size in sizes), "difference, points", "worst cell, points", "ECE",
         "difference of ECE", "log-loss", "time",
@@ -335,7 +338,7 @@ def run_benchmark(args: argparse.Namespace) -> str:
         confirmed = run_cells([TODAY, winner], cells, args.seeds, args)
         lines += [
             f"The best one on other datasets ({', '.join(args.confirming)}), {args.seeds} seeds:", "",
-            *format_cells(confirmed, cells, args), "", *format_sets(confirmed, cells), "",
+            *format_cells(confirmed, cells), "", *format_sets(confirmed, cells), "",
         ]  # fmt: skip
     return "\n".join([*lines, *describe_machine(), "", "```sh", command, "```"]) + "\n"
 
