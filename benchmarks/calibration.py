@@ -6,9 +6,11 @@ For each seed, the rows of a dataset are shuffled. A model is trained on the fir
 next rows, and evaluated on other rows. The first table has the mean scores of `bertkit calibrate` and of
 other calibrations over the seeds; the second one those of the model before and after `bertkit calibrate`.
 The column "difference" is the largest difference between the probabilities of `bertkit predict`, of
-`transformers.pipeline` and of an exported ONNX model. Models and outputs in the directory --runs are used
-again. Progress goes to standard error, the tables to standard output; --write puts them into
-docs/calibrate.md.
+`transformers.pipeline` and of an exported ONNX model. With `--fold-models N`, N models for each seed and
+dataset are trained on the same labeled rows, those to calibrate on included, each without one of N folds; a
+temperature is fitted to their predictions of the folds, and the mean of their probabilities is scored.
+Models and outputs in the directory --runs are used again. Progress goes to standard error, the tables to
+standard output; --write puts them into docs/calibrate.md.
 """
 
 from __future__ import annotations
@@ -68,6 +70,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--fit-rows", type=int, default=1000, help="rows to calibrate on")
     parser.add_argument("--test-rows", type=int, default=5000)
     parser.add_argument("--epochs", type=float, default=2)
+    parser.add_argument("--fold-models", type=int, default=0, help="models of the ensemble; 0: no ensemble")
     parser.add_argument("--runs", type=Path, help="directory of the models, to continue or to repeat")
     parser.add_argument("--out", type=Path, help="write the tables to this Markdown file as well")
     parser.add_argument("--write", action="store_true", help="write the tables to docs/calibrate.md")
@@ -98,6 +101,7 @@ class Measured:
     calibrated: np.ndarray  # logits of the test rows after `bertkit calibrate`
     set_margin: float
     difference: float
+    ensemble: np.ndarray | None  # [rows, classes] log-probabilities of the test rows by the fold models
 
 
 def sample_rows(name: str, seed: int, args: argparse.Namespace) -> list[list[dict[str, Any]]]:
@@ -138,7 +142,50 @@ def measure(name: str, seed: int, args: argparse.Namespace, folder: Path) -> Mea
     print(f"{name}, seed {seed}: {calibration['method']}", file=sys.stderr)
     difference = measure_difference(dataset, copy, test_rows[:COMPARED_ROWS], folder / f"{name}-{seed}-onnx")
     calibrated = apply_output_layer(copy, test.vectors)
-    return Measured(fit, test, calibrated, calibration["prediction_sets"]["margin"], difference)
+    ensemble = None
+    if args.fold_models:
+        ensemble = measure_fold_models(dataset, [*train, *fit_rows], validation, test_rows, run, args)
+    return Measured(fit, test, calibrated, calibration["prediction_sets"]["margin"], difference, ensemble)
+
+
+def measure_fold_models(
+    dataset: Dataset,
+    rows: list[dict[str, Any]],
+    validation: list[dict[str, Any]],
+    test_rows: list[dict[str, Any]],
+    run: Path,
+    args: argparse.Namespace,
+) -> np.ndarray:
+    """Train a model without each fold, and return the mean of their probabilities, as logarithms.
+
+    They share the temperature with the lowest log-loss on the predictions of the folds.
+    """
+    from scipy.special import log_softmax, logsumexp
+
+    import bertkit
+
+    stored = run.with_name(f"{run.name}-{args.fold_models}-fold-models.npz")
+    if not stored.exists():
+        folds = np.arange(len(rows)) % args.fold_models
+        held_out, tests = [], []
+        for fold in range(args.fold_models):
+            folder = run.with_name(f"{run.name}-fold-{fold}")
+            known = [row for row, number in zip(rows, folds, strict=True) if number != fold]
+            getattr(bertkit, dataset.task)(
+                data=known, validation=validation, model=args.model, output_dir=folder, seed=fold,
+                epochs=args.epochs, max_length=dataset.max_length, overwrite=True,
+            )  # fmt: skip
+            others = [row for row, number in zip(rows, folds, strict=True) if number == fold]
+            held_out.append(compute_part(folder, others))
+            tests.append(compute_part(folder, test_rows))
+        np.savez(
+            stored, logits=np.concatenate([part.logits for part in held_out]),
+            gold=np.concatenate([part.gold for part in held_out]),
+            test=np.stack([part.logits for part in tests]),
+        )  # fmt: skip
+    arrays = np.load(stored)
+    temperature = find_temperature(Part(arrays["logits"], arrays["logits"], arrays["gold"]))
+    return logsumexp(log_softmax(arrays["test"] / temperature, axis=2), axis=0) - np.log(args.fold_models)
 
 
 def compute_part(run: Path, rows: list[dict[str, Any]]) -> Part:
@@ -374,7 +421,8 @@ def format_cells(measured: list[Measured]) -> list[str]:
 
 def write_report(results: dict[str, list[Measured]], args: argparse.Namespace) -> str:
     """Return both tables as Markdown."""
-    methods: dict[str, list[str]] = {name: [] for name in (*METHODS, SHIPPED)}
+    ensemble = [f"mean of {args.fold_models} models, each without a fold"] if args.fold_models else []
+    methods: dict[str, list[str]] = {name: [] for name in (*METHODS, *ensemble, SHIPPED)}
     cells, differences = {}, []
     for name, measured in results.items():
         title = DATASETS[name].title
@@ -382,6 +430,8 @@ def write_report(results: dict[str, list[Measured]], args: argparse.Namespace) -
             method: [calibrate(one.fit, one.test) for one in measured]
             for method, calibrate in METHODS.items()
         }
+        if args.fold_models:
+            logits[ensemble[0]] = [one.ensemble for one in measured]
         logits[SHIPPED] = [one.calibrated for one in measured]
         scorers = {}
         for method, parts in logits.items():
@@ -398,6 +448,7 @@ def write_report(results: dict[str, list[Measured]], args: argparse.Namespace) -
     command = f"python benchmarks/calibration.py --data-dir DATA --work {' '.join(args.work)}"
     command += f" --seeds {args.seeds} --train-rows {args.train_rows} --fit-rows {args.fit_rows}"
     command += f" --test-rows {args.test_rows} --epochs {args.epochs:g}"
+    command += f" --fold-models {args.fold_models}" if args.fold_models else ""
     return "\n".join(
         [
             "## Measured",

@@ -5,12 +5,12 @@
 A cell is a dataset with a number of training rows. In each cell and for each seed, all candidates train on
 the same rows (10 % of which select the checkpoint, as in every run without validation rows), and are scored
 on the same other rows. A candidate changes one default. Half of the datasets choose: all candidates run
-with one seed on the smaller sizes. The quarter with the highest scores, and the two with the lowest log-loss,
-then run with all seeds, and so does the combination of the best two. The other datasets confirm: only the
-winner runs there, also on more rows. The tables have means over the cells, with 95 % intervals (t distribution) of the
-paired differences to today's defaults over the datasets. Finished runs are kept in --work, so the script can
-be interrupted. Progress goes to standard error, the tables to standard output; --write puts them into
-docs/results.md.
+with one seed on the smaller sizes. The quarter with the highest scores, and the two with the lowest log-
+loss, then run with all seeds, and so does the combination of the best two. The other datasets confirm: only
+the winner runs there, also on more rows. The tables have means over the cells, with 95 % intervals (t
+distribution) of the paired differences to today's defaults over the datasets. Finished runs are kept in
+--work, so the script can be interrupted. Progress goes to standard error, the tables to standard output;
+--write puts them into docs/results.md.
 """
 
 from __future__ import annotations
