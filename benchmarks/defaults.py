@@ -83,20 +83,20 @@ CONFIRMING = {
 # What each candidate changes. `steps` is the least number of training steps, for which the epochs increase.
 CANDIDATES: dict[str, dict[str, Any]] = {
     TODAY: {},
+    "at least 200 steps": {"steps": 200},
+    "pooling of the checkpoint (mean)": {"pooling": "mean"},
     "learning rate x 2": {"learning_rate": 2e-4},
+    "checkpoint with the lowest loss": {"metric_for_best_model": "nll"},
+    "label smoothing 0.1": {"label_smoothing": 0.1},
+    "batch size 8": {"batch_size": 8},
+    "mean of the weights of each epoch": {"average": True},
+    "early stopping on the loss": {"metric_for_best_model": "nll", "epochs": 8, "early_stopping": 2},
+    "layer decay 0.9": {"layer_decay": 0.9},
+    "no warmup": {"warmup": 0},
+    "at least 100 steps": {"steps": 100},
     "learning rate x 0.5": {"learning_rate": 5e-5},
     "epochs x 2": {"epochs": 8},
-    "at least 100 steps": {"steps": 100},
-    "at least 200 steps": {"steps": 200},
-    "batch size 8": {"batch_size": 8},
-    "no warmup": {"warmup": 0},
-    "pooling of the checkpoint (mean)": {"pooling": "mean"},
-    "layer decay 0.9": {"layer_decay": 0.9},
-    "label smoothing 0.1": {"label_smoothing": 0.1},
     "no attention dropout": {"attention_dropout": 0},
-    "checkpoint with the lowest loss": {"metric_for_best_model": "nll"},
-    "early stopping on the loss": {"metric_for_best_model": "nll", "epochs": 8, "early_stopping": 2},
-    "mean of the weights of each epoch": {"average": True},
 }
 NOT_FOR = {  # settings that a task does not have
     "ner": {"pooling", "label_smoothing", "metric_for_best_model"},
@@ -118,6 +118,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 0, 1, ...")
     parser.add_argument("--test-rows", type=int, default=600, help="scored rows, at most")
+    parser.add_argument(
+        "--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES), help="with today's defaults"
+    )
     parser.add_argument("--choosing", nargs="+", choices=CHOOSING, default=list(CHOOSING))
     parser.add_argument("--confirming", nargs="*", choices=CONFIRMING, default=list(CONFIRMING))
     parser.add_argument("--out", type=Path, help="write the tables to this Markdown file as well")
@@ -270,8 +273,8 @@ def rank(results: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
 def choose(args: argparse.Namespace) -> tuple[list[list[str]], str]:
     """Run the rounds of the halving; return the lines of their tables, and the winner."""
     cells = list_cells(CHOOSING, args.choosing, args.choosing_sizes)
-    first = run_cells(list(CANDIDATES), cells, 1, args)
-    kept = rank(first)[: len(CANDIDATES) // 4]
+    first = run_cells([TODAY, *(name for name in args.candidates if name != TODAY)], cells, 1, args)
+    kept = rank(first)[: len(args.candidates) // 4]
     lowest_losses = sorted(set(first) - {TODAY}, key=lambda name: (np.nanmean(first[name]["nll"]), name))
     kept += [name for name in lowest_losses[:2] if name not in kept]  # for the calibration
     second = run_cells([TODAY, *kept], cells, args.seeds, args)
