@@ -1,12 +1,16 @@
 """The documentation is correct: its commands parse, and its flags, links, modules and functions exist."""
 
+import json
 import re
 import shlex
 import subprocess
+import urllib.request
 from pathlib import Path
 
 import pytest
 import typer
+from conftest import make_toy_rows, write_rows
+from test_serve import start_server
 
 from bertkit.cli.app import app
 
@@ -16,9 +20,10 @@ PAGES = [
     *(ROOT / name for name in ("README.md", "README.ko.md", "CONTRIBUTING.md")),
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
+SKILL = ROOT / "bertkit" / "SKILL.md"
 COMMANDS = [
     (page.name, line.strip())
-    for page in PAGES
+    for page in [*PAGES, SKILL]
     for block in re.findall(r"```(?:console|bash)\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
     for line in block.replace("\\\n", " ").splitlines()
     if re.match(r"(\$ )?([A-Z_]+=\S+ )*bertkit ", line.strip())
@@ -44,6 +49,43 @@ def parse(words):
 def test_commands_in_the_docs_parse(page, line):
     words = shlex.split(line.removeprefix("$ "), comments=True)
     assert parse(words[words.index("bertkit") + 1 :]) is not None
+
+
+@pytest.mark.parametrize(
+    "command", re.findall(r"^\|.*\| `(bertkit .*)` \|$", SKILL.read_text("utf-8"), re.MULTILINE)
+)
+def test_commands_in_the_table_for_agents_parse(command):
+    assert parse(shlex.split(command)[1:]) is not None
+
+
+def test_the_page_for_agents_lists_the_present_commands(capsys):
+    from skill import update  # docs/site is on the path of the tests
+
+    text = SKILL.read_text("utf-8")
+    assert text == update(text), "run: python docs/site/skill.py"
+    assert {f"`{name}`" for name in TABLE} <= set(re.findall(r"^\* (`[a-z-]+`):", text, re.MULTILINE))
+
+
+@pytest.mark.slow
+def test_the_commands_for_agents_lead_from_a_file_to_a_server(
+    cli, tiny, tmp_path, monkeypatch, onnx_exporter
+):
+    write_rows(tmp_path / "reviews.csv", make_toy_rows(120))  # formats are detected by content
+    monkeypatch.chdir(tmp_path)
+    section = SKILL.read_text("utf-8").split("## From a CSV to a served int8 model")[1]
+    block = re.search(r"```console\n(.*?)```", section, re.DOTALL)[1]
+    commands = [shlex.split(line)[1:] for line in block.splitlines()]
+    added = {"classify": ["--model", tiny], "ladder": ["--models", tiny, "--dry-run"]}
+    assert len(commands) <= 12
+    for words in commands[:-1]:
+        status, printed, error = cli(*words, *added.get(words[0], []))
+        assert status == 0, error
+        assert json.loads(printed)
+    with start_server(*commands[-1][1:-2]) as (_, url):  # on a free port instead of 8000
+        request = urllib.request.Request(
+            f"{url}/predict", b'{"text": "very good"}', {"Content-Type": "application/json"}
+        )
+        assert json.loads(urllib.request.urlopen(request).read())["predicted"] in ("negative", "positive")
 
 
 def test_the_docs_have_commands_and_a_wrong_flag_is_found():

@@ -156,6 +156,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
         "recipes": info.recipes,
         "data": info.data,
         "env": info.env,
+        "skill": info.skill,
     },
     "After training": {
         "predict": Command(

@@ -1,4 +1,4 @@
-"""Commands that print information: `recipes`, `data` and `env`."""
+"""Commands that print information: `recipes`, `data`, `env` and `skill`."""
 
 import os
 import platform
@@ -138,6 +138,14 @@ def list_datasets(
         return
     for name, dataset in datasets.items():
         typer.echo(f"{name:<16} {dataset['found']:<45} {dataset['title']}")
+
+
+# ---- coding agents
+
+
+def skill() -> None:
+    """Print the path of a page for coding agents: which command to use, its JSON and exit statuses."""
+    typer.echo(Path(__file__).parents[1] / "SKILL.md")
 
 
 # ---- environment
