@@ -38,6 +38,7 @@ from bertkit.run.prepare import RunOptions, prepare
 from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.train import train_prepared
 from bertkit.tasks import task_definition
+from bertkit.training.trainer import BertkitTrainer
 from bertkit.utils.reporting import silence_libraries, silence_reports
 from docs_page import format_table, replace_section
 from harness import ROOT, describe_machine, publish
@@ -84,6 +85,8 @@ CONFIRMING = {
 CANDIDATES: dict[str, dict[str, Any]] = {
     TODAY: {},
     "at least 200 steps": {"steps": 200},
+    "last checkpoint": {"last": True},
+    "at least 200 steps + last checkpoint": {"steps": 200, "last": True},
     "pooling of the checkpoint (mean)": {"pooling": "mean"},
     "learning rate x 2": {"learning_rate": 2e-4},
     "checkpoint with the lowest loss": {"metric_for_best_model": "nll"},
@@ -193,11 +196,15 @@ def run_candidate(
     if result.exists():
         return json.loads(result.read_text("utf-8"))
     train, test, settings = sample(dataset, size, seed, args)
-    changes = {key: value for part in candidate.split(" + ") for key, value in CANDIDATES[part].items()}
+    parts = [candidate] if candidate in CANDIDATES else candidate.split(" & ")
+    changes = {key: value for part in parts for key, value in CANDIDATES[part].items()}
     for key in NOT_FOR.get(dataset.task, set()):
         changes.pop(key, None)
     if steps := changes.pop("steps", None):
         changes["epochs"] = max(4.0, float(-(-steps * BATCH_SIZE // round(0.9 * len(train)))))
+    is_new_best = BertkitTrainer.is_new_best
+    if changes.pop("last", False):
+        BertkitTrainer.is_new_best = lambda *_: True  # type: ignore[method-assign]
     callbacks = [AverageWeights()] if changes.pop("average", False) else []
     folder = Path(tempfile.mkdtemp())
     started = time.perf_counter()
@@ -212,6 +219,7 @@ def run_candidate(
         prepared.add_callbacks(callbacks)
         metrics = train_prepared(prepared, folder / "run").metrics
     shutil.rmtree(folder)
+    BertkitTrainer.is_new_best = is_new_best  # type: ignore[method-assign]
     scores = metrics["test"]
     record = {
         "score": scores["f1" if dataset.task == "ner" else "accuracy"],
@@ -278,7 +286,7 @@ def choose(args: argparse.Namespace) -> tuple[list[list[str]], str]:
     lowest_losses = sorted(set(first) - {TODAY}, key=lambda name: (np.nanmean(first[name]["nll"]), name))
     kept += [name for name in lowest_losses[:2] if name not in kept]  # for the calibration
     second = run_cells([TODAY, *kept], cells, args.seeds, args)
-    best_two = " + ".join(sorted(rank(second)[:2], key=list(CANDIDATES).index))
+    best_two = " & ".join(sorted(rank(second)[:2], key=list(CANDIDATES).index))
     second |= run_cells([best_two], cells, args.seeds, args)
     tables = [format_cells(first, cells), format_cells(second, cells)]
     return tables, rank(second)[0]

@@ -28,6 +28,7 @@ from bertkit.training.failures import (
 )
 from bertkit.training.samplers import LengthGroupedBatchSampler, PhasedBatchSampler
 from bertkit.training.scoring import bind_logits
+from bertkit.training.trainer import MAX_EVALUATIONS
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info
 
@@ -56,10 +57,10 @@ class MeasuredTimes:
     def count_steps(self, limit: float, steps_per_epoch: int, save_steps: int | None) -> int:
         """Return the number of steps that fit into `limit` seconds, with all evaluations and probes."""
         budget = USED_FRACTION * limit - self.measurement - self.probe - self.evaluation
-        seconds = self.step + self.evaluation / steps_per_epoch
-        if save_steps is not None:
-            seconds += self.probe / save_steps
-        return int(budget / seconds)
+        step = self.step if save_steps is None else self.step + self.probe / save_steps
+        with_each_epoch = budget / (step + self.evaluation / steps_per_epoch)
+        with_fewest = (budget - MAX_EVALUATIONS * self.evaluation) / step  # more, if there are more epochs
+        return int(max(with_each_epoch, with_fewest))
 
 
 def plan_time_limit(session: Session) -> None:

@@ -190,7 +190,7 @@ class Session:
             trainer.add_callback(callback)
         log_probe_score = None if prepared.probe is None else self._log_probe_score
         trainer.add_callback(EvaluateAndSaveCallback(
-            trainer.steps_per_epoch, config.save_steps, self.stop_request, log_probe_score
+            trainer.evaluation_steps, config.save_steps, self.stop_request, log_probe_score
         ))  # fmt: skip
         trainer.add_callback(ReporterCallback(trainer.build_batch_sampler().list_phase_changes()))
         for callback in prepared.options.callbacks:

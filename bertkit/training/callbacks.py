@@ -79,7 +79,9 @@ class StopRequest:
 
 
 class EvaluateAndSaveCallback(TrainerCallback):
-    """Evaluate and save after each epoch and at the end, also save every `save_steps` steps, stop on request.
+    """Evaluate and save every `evaluation_steps` steps and at the end, also save every `save_steps` steps.
+
+    Training stops on request.
 
     Trainer's own strategies would also evaluate if training is interrupted within an epoch. An uninterrupted
     run does not have this evaluation, so its best checkpoint could be another one.
@@ -89,10 +91,10 @@ class EvaluateAndSaveCallback(TrainerCallback):
     """
 
     def __init__(
-        self, steps_per_epoch: int, save_steps: int | None, stop_request: StopRequest,
+        self, evaluation_steps: int, save_steps: int | None, stop_request: StopRequest,
         log_probe_score: Callable[[], None] | None,
     ) -> None:  # fmt: skip
-        self.steps_per_epoch = steps_per_epoch
+        self.evaluation_steps = evaluation_steps
         self.save_steps = save_steps
         self.stop_request = stop_request
         self.log_probe_score = log_probe_score
@@ -109,7 +111,7 @@ class EvaluateAndSaveCallback(TrainerCallback):
         step = state.global_step
         # A callback of the user, which is called before this one, may stop the training within an epoch.
         is_last = step >= state.max_steps or control.should_training_stop
-        is_evaluation_due = is_last or step % self.steps_per_epoch == 0
+        is_evaluation_due = is_last or step % self.evaluation_steps == 0
         is_save_due = is_evaluation_due or (self.save_steps is not None and step % self.save_steps == 0)
         if is_save_due and self.log_probe_score is not None:
             self.log_probe_score()  # first, because logging resets `should_log`

@@ -42,6 +42,9 @@ from bertkit.utils import devices, distributed
 from bertkit.utils.files import PARTIAL, replace_path, verify_checksums, write_checksums
 from bertkit.utils.reporting import report_info
 
+MAX_EVALUATIONS = (
+    10  # of the validation split, during training; one after each epoch if there are fewer epochs
+)
 # Key under which `trainer_state.json` stores the statistics since the last log entry.
 UNLOGGED_KEY = "unlogged"
 RANDOM_STATE = "random_state"  # name of the state in its file
@@ -291,6 +294,12 @@ class BertkitTrainer(Trainer):
     @property
     def total_steps(self) -> int:
         return self._compute_total_steps(self.steps_per_epoch)
+
+    @property
+    def evaluation_steps(self) -> int:
+        """Steps from one evaluation to the next: an epoch, or several so that there are at most ten."""
+        epochs = self.total_steps / self.steps_per_epoch
+        return self.steps_per_epoch * max(1, math.ceil(epochs / MAX_EVALUATIONS))
 
     def _compute_total_steps(self, steps_per_epoch: int) -> int:
         if self.args.max_steps > 0:
