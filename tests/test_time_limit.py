@@ -19,8 +19,10 @@ def text(tmp_path):
 def test_steps_leave_time_for_evaluations_and_probes():
     times = MeasuredTimes(step=0.5, evaluation=2.0, probe=1.0, measurement=3.0)
     # 97 s, without the measurement, the first probe and the last evaluation, for steps and evaluations
-    assert times.count_steps(100, steps_per_epoch=10, save_steps=None) == int(91 / 0.7)
-    assert times.count_steps(100, steps_per_epoch=10, save_steps=5) == int(91 / 0.9)
+    assert times.count_steps(100, steps_per_epoch=20, save_steps=None) == int(91 / 0.6)
+    assert times.count_steps(100, steps_per_epoch=20, save_steps=5) == int(91 / 0.8)
+    # more epochs than the ten evaluations
+    assert times.count_steps(100, steps_per_epoch=10, save_steps=None) == int((91 - 10 * 2) / 0.5)
     assert times.count_steps(4, steps_per_epoch=10, save_steps=None) < 1
     for steps_per_epoch, save_steps in [(1, 1), (1, None), (10, 5)]:
         assert times.count_steps(times.sufficient_limit + 0.01, steps_per_epoch, save_steps) >= 1

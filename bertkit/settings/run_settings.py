@@ -242,7 +242,7 @@ class RunConfig(TaskSettings, Settings):
         applies_to="steps",
     )  # fmt: skip
     save_steps: int | None = setting(
-        None, "Save a checkpoint every N steps, not only after each epoch.", Panel.SCORES, min=1,
+        None, "Save a checkpoint every N steps, not only after evaluations.", Panel.SCORES, min=1,
         applies_to="steps",
     )  # fmt: skip
     set: list[str] = setting(
