@@ -6,11 +6,12 @@ For each seed, the rows of a dataset are shuffled. A model is trained on the fir
 next rows, and evaluated on other rows. The first table has the mean scores of `bertkit calibrate` and of
 other calibrations over the seeds; the second one those of the model before and after `bertkit calibrate`.
 The column "difference" is the largest difference between the probabilities of `bertkit predict`, of
-`transformers.pipeline` and of an exported ONNX model. With `--fold-models N`, N models for each seed and
-dataset are trained on the same labeled rows, those to calibrate on included, each without one of N folds; a
-temperature is fitted to their predictions of the folds, and the mean of their probabilities is scored.
-Models and outputs in the directory --runs are used again. Progress goes to standard error, the tables to
-standard output; --write puts them into docs/calibrate.md.
+`transformers.pipeline` and of an exported ONNX model. If `bertkit calibrate` refuses, because the
+probabilities would not become better, the model stays as it is. With `--fold-models N`, N models for each
+seed and dataset are trained on the same labeled rows, those to calibrate on included, each without one of N
+folds; a temperature is fitted to their predictions of the folds, and the mean of their probabilities is
+scored. Models and outputs in the directory --runs are used again. Progress goes to standard error, the
+tables to standard output; --write puts them into docs/calibrate.md.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from bertkit.errors import UserError
 from docs_page import format_table, replace_section
 from harness import ROOT, describe_machine, publish
 
@@ -38,6 +40,7 @@ COLUMNS = [
 NUM_FOLDS = 5
 PENALTIES = np.logspace(-4, 2, 7)
 COMPARED_ROWS = 100
+NO_GAIN = "calibration does not make the probabilities better"  # as `bertkit calibrate` says
 SHIPPED, TEMPERATURE = "**`bertkit calibrate`**", "temperature"
 
 
@@ -99,7 +102,7 @@ class Measured:
     fit: Part
     test: Part
     calibrated: np.ndarray  # logits of the test rows after `bertkit calibrate`
-    set_margin: float
+    set_margin: float | None  # None if `bertkit calibrate` refused, because it would not help
     difference: float
     ensemble: np.ndarray | None  # [rows, classes] log-probabilities of the test rows by the fold models
 
@@ -138,14 +141,23 @@ def measure(name: str, seed: int, args: argparse.Namespace, folder: Path) -> Mea
         for part in ("fit", "test")
     )
     copy = folder / f"{name}-{seed}-calibrated"
-    calibration = bertkit.calibrate(run, data=fit_rows, output_dir=copy, overwrite=True).calibration
-    print(f"{name}, seed {seed}: {calibration['method']}", file=sys.stderr)
-    difference = measure_difference(dataset, copy, test_rows[:COMPARED_ROWS], folder / f"{name}-{seed}-onnx")
-    calibrated = apply_output_layer(copy, test.vectors)
+    try:
+        calibration = bertkit.calibrate(run, data=fit_rows, output_dir=copy, overwrite=True).calibration
+    except UserError as error:
+        if NO_GAIN not in str(error):
+            raise
+        print(error, file=sys.stderr)
+        calibrated, set_margin, difference = test.logits, None, 0.0
+    else:
+        print(f"{name}, seed {seed}: {calibration['method']}", file=sys.stderr)
+        exported = folder / f"{name}-{seed}-onnx"
+        difference = measure_difference(dataset, copy, test_rows[:COMPARED_ROWS], exported)
+        calibrated = apply_output_layer(copy, test.vectors)
+        set_margin = calibration["prediction_sets"]["margin"]
     ensemble = None
     if args.fold_models:
         ensemble = measure_fold_models(dataset, [*train, *fit_rows], validation, test_rows, run, args)
-    return Measured(fit, test, calibrated, calibration["prediction_sets"]["margin"], difference, ensemble)
+    return Measured(fit, test, calibrated, set_margin, difference, ensemble)
 
 
 def measure_fold_models(
@@ -409,6 +421,7 @@ def format_cells(measured: list[Measured]) -> list[str]:
     coverage = statistics.mean(
         score_sets(find_members(one.calibrated, one.set_margin), one.test.gold)["set_coverage"]
         for one in measured
+        if one.set_margin is not None
     )
     return [
         *(f"{scores[name]:.3f}" for name in ("accuracy", "ece") for scores in (before, after)),
