@@ -184,7 +184,7 @@ def format_results(results: Mapping[str, Mapping[str, np.ndarray]], args: argpar
     return [
         *lines,
         "",
-        "Accuracy of `hybrid` minus that of each other model, in points, with 95 % intervals over the rows:",
+        "Accuracy of `hybrid` minus that of each scikit-learn model, in points, with 95 % intervals:",
         "",
         *format_table(columns, differences),
     ]

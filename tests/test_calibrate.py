@@ -280,7 +280,7 @@ def test_a_calibration_without_gain_leaves_the_run_as_it_is(cli, copied, monkeyp
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     status, _, err = cli("calibrate", run, "--data", rows)
     assert status == 2
-    assert f"bertkit: {run}: no gain; it was not changed, pass more rows with --data" in err
+    assert f"bertkit: {run}: no gain; the run is unchanged, pass more rows with --data" in err
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
     status, _, err = cli("calibrate", run, "--data", rows, "--coverage", 0.8)
     assert (status, "warning: no gain; pass more rows with --data" in err) == (0, True)

@@ -123,11 +123,11 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             target, dataclasses.replace(RUN, hint="pass --overwrite to replace it"), config.overwrite
         )
     devices.request_device(config.device)
-    task, method = _load_task(run)
+    task, fitted_part = _load_calibratable_task(run)
     criterion = None if config.threshold is None else parse_criterion(config.threshold)
     if criterion and not getattr(task.state.label_type, "labels_with_threshold", None):
         raise UserError(
-            f"--threshold {config.threshold}: {run} predicts the most probable class; leave it out, or pass "
+            f"--threshold {config.threshold}: {run} predicts the most probable class; omit it, or pass "
             "a run of classify with a positive label (--problem binary) or with label sets"
         )
     if config.out_of_scope:
@@ -147,19 +147,20 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             report_warning(f"{format_count(len(rows), 'row')} are few: the result depends on their choice")
         outside = _load_texts_out_of_scope(config, predictor, rows)
         layer = None
-        if method == "answers":
+        if fitted_part == "answers":
             evaluation: Any = predictor.task.evaluate(predictor.compute_outputs(rows, "calibrating"))
             calibration = _fit_answers(config, evaluation, folds)
         else:
             trained = restore_output_layer(predictor.model, run)
             # The score of texts out of scope reads the vectors, and logits that are divided by one number.
             is_linear_text = isinstance(predictor.model, LinearTextModel)
-            needs_vectors = method == "output layer" and outside is None and not is_linear_text
+            needs_vectors = fitted_part == "output layer" and outside is None and not is_linear_text
             outputs, vectors = _compute_outputs(predictor, rows, needs_vectors)
-            confidence = config if outside is None else dataclasses.replace(config, coverage=None)
+            has_bias = any(name.endswith("bias") for name in trained)
             calibration, fit = _fit_classes(
-                confidence, predictor.task, outputs, vectors, len(trained) == 2, folds, criterion
-            )
+                config, config.coverage if outside is None else None, predictor.task, outputs, vectors,
+                has_bias, folds, criterion,
+            )  # fmt: skip
             layer = NewLayer(predictor, rows, trained, fit)
             if outside is not None:
                 parts = rows, outside, load_shipped_texts(predictor.task, rows, outside)
@@ -174,7 +175,7 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
                 )
         if problem := describe_no_gain(calibration["scores"], len(rows)):
             if not (criterion or config.coverage or outside is not None):
-                raise UserError(f"{run}: {problem}; it was not changed, pass more rows with --data")
+                raise UserError(f"{run}: {problem}; the run is unchanged, pass more rows with --data")
             report_warning(f"{problem}; pass more rows with --data")
         calibration["seed"] = predictor.task.config.seed
         calibration["data"] = {
@@ -199,7 +200,7 @@ def describe_no_gain(scores: Mapping[str, Scores], num_rows: int) -> str | None:
     )
 
 
-def _load_task(run: Path) -> tuple[Task, str]:
+def _load_calibratable_task(run: Path) -> tuple[Task, str]:
     """Load the task of a run, which must be finished and not be exported; also return what can be fitted."""
     task = load_run_task(run)
     if find_onnx_model(run):
@@ -352,6 +353,7 @@ def _fit_layer(
 
 def _fit_classes(
     config: CalibrateConfig,
+    coverage: float | None,
     task: Task,
     outputs: Outputs,
     vectors: np.ndarray | None,
@@ -362,7 +364,7 @@ def _fit_classes(
     """Fit the output layer, prediction sets and, with their flags, thresholds and abstention.
 
     The outputs are those of the model as it was trained. Without [rows, hidden_size] vectors, only a
-    temperature is fitted.
+    temperature is fitted. `coverage` is the fraction of the rows to answer; None without abstention.
     """
 
     def decide(logits: np.ndarray) -> Decisions:
@@ -415,13 +417,13 @@ def _fit_classes(
     def find_fit(is_used: np.ndarray) -> LayerFit:
         return fits[-1] if is_used.all() else fits[folds[~is_used][0]]
 
-    def fit_confidence(is_used: np.ndarray) -> tuple[LayerFit, np.ndarray]:
+    def compute_confidence(is_used: np.ndarray) -> tuple[LayerFit, np.ndarray]:
         return find_fit(is_used), decide(find_fit(is_used).logits).compute_row_confidence()[0]
 
     was_correct, is_correct = (part.compute_row_confidence()[1] for part in (trained, after))
-    _, _, _, abstention = _fit_confidence(fit_confidence, was_correct, is_correct, folds, config.coverage)
+    _, _, abstention = _fit_confidence(compute_confidence, was_correct, is_correct, folds, coverage)
     fold_temperatures = [fit.temperature for fit in fits[:-1]]
-    # Only tasks without vectors have further scores.
+    # Only tasks without vectors have further scores, and only a temperature scales them.
     factors = {"before": 1.0, "after": 1 / np.array(fold_temperatures)[folds[trained.row]]}
     decisions = {"before": trained, "after": after}
     if fits[-1].change:
@@ -446,7 +448,7 @@ def _fit_classes(
         calibration["nll_by_method"] = {name: scorer.score_all()["nll"] for name, scorer in scorers.items()}
     if fits[-1].change:
         is_changed = trained.logits.argmax(1) != after.logits.argmax(1)
-        calibration["changed_rows"] = float(is_changed.mean())
+        calibration["changed_fraction"] = float(is_changed.mean())
         if not criterion:  # thresholds decide the predicted labels, and have this score
             for name, part in (("before", was_correct), ("after", is_correct)):
                 calibration["scores"][name]["accuracy"] = float(part.mean())
@@ -478,7 +480,7 @@ def _fit_answers(config: CalibrateConfig, evaluation: QaEvaluation, folds: np.nd
         if len(set(is_correct[is_used].tolist())) < 2:
             word = "right" if is_correct[is_used][0] else "wrong"
             raise UserError(
-                f"{config.run}: almost all answers are {word}, which does not show when they are not; pass "
+                f"{config.run}: almost all answers are {word}, so the probability cannot be fitted; pass "
                 "other questions with --data"
             )
         weights = fit_answer_weights(
@@ -486,7 +488,7 @@ def _fit_answers(config: CalibrateConfig, evaluation: QaEvaluation, folds: np.nd
         )
         return weights, compute_answer_probability(features, weights)
 
-    weights, _, confidence, abstention = _fit_confidence(fit, is_correct, is_correct, folds, config.coverage)
+    weights, confidence, abstention = _fit_confidence(fit, is_correct, is_correct, folds, config.coverage)
     parts = {"before": evaluation.compute_nbest_probability(), "after": confidence}
     return {
         "method": "logistic regression",
@@ -509,7 +511,7 @@ def _fit_confidence(
     is_correct: np.ndarray,
     folds: np.ndarray,
     coverage: float | None,
-) -> tuple[Any, list[Any], np.ndarray, dict[str, Any]]:
+) -> tuple[Any, np.ndarray, dict[str, Any]]:
     """Fit the confidence in the prediction of each row and, with `--coverage`, below which to abstain.
 
     Args:
@@ -520,8 +522,8 @@ def _fit_confidence(
         folds: [rows] index of the fold of each row.
         coverage: Fraction of the rows to answer, if any.
 
-    Returns what is fitted on all rows, what is fitted for each fold, [rows] the cross-fitted confidence, and
-    the keys `risk_coverage` and `abstention` of `calibration.json`.
+    Returns what is fitted on all rows, [rows] the cross-fitted confidence, and the keys `risk_coverage` and
+    `abstention` of `calibration.json`.
     """
 
     def fit_all(is_used: np.ndarray) -> tuple[Any, np.ndarray, float]:
@@ -539,7 +541,7 @@ def _fit_confidence(
         before = {"coverage": 1.0, "answered_accuracy": float(was_correct.mean())}
         scores = {"before": before, "after": {"coverage": 0.0, "answered_accuracy": 0.0} | after}
         found["abstention"] = {"requested": coverage, "min_confidence": minimum, "scores": scores}
-    return numbers, [numbers for numbers, _, _ in by_fold], confidence, found
+    return numbers, confidence, found
 
 
 def _fit_thresholds(
@@ -750,7 +752,7 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
     if inverse:
         lines += [
             f"1 / temperature = {inverse['intercept']:.3f} + {inverse['slope']:.3f} x margin of the row",
-            f"{calibration['changed_rows']:.1%} of the predicted labels changed",
+            f"{calibration['changed_fraction']:.1%} of the predicted labels changed",
         ]
     if threshold:
         values = ", ".join(f"{label} {value:.3f}" for label, value in threshold["thresholds"].items())

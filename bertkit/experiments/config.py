@@ -109,7 +109,7 @@ class LadderSettings(Settings):
         min=0.0, max=100.0,
     )  # fmt: skip
     time_limit: float | None = setting(
-        None, "Minutes; a candidate that does not fit is left out, the dearest ones first.", Panel.RUNS,
+        None, "Minutes; candidates that do not fit are left out.", Panel.RUNS,
         min=0.0, is_saved=False,
     )  # fmt: skip
     keep: bool = setting(

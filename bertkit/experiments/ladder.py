@@ -9,7 +9,7 @@ import json
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -159,7 +159,7 @@ class Ladder(TaskExperiment):
         planned = []
         for candidate in self.config.candidates:
             for title, model in zip(titles, models, strict=True):
-                complete = self._complete(candidate, model)
+                complete = self._fill_settings(candidate, model)
                 if complete.settings["model"] != model or candidate.origin != "run":
                     planned.append(complete)
                     break
@@ -167,7 +167,7 @@ class Ladder(TaskExperiment):
                 planned.append(dataclasses.replace(complete, name=name))
         return planned
 
-    def _complete(self, candidate: Candidate, model: str | None) -> Candidate:
+    def _fill_settings(self, candidate: Candidate, model: str | None) -> Candidate:
         """Add the encoder, and reset the settings of the user that have no effect on the candidate."""
         config = self.get_group().data.task.config
         chosen = {**candidate.settings, "model": model}
@@ -255,7 +255,7 @@ class Ladder(TaskExperiment):
         if candidate.needs_long_texts and features.windowed_fraction <= MAX_TRUNCATED:
             return (
                 f"{features.windowed_fraction:.1%} of the texts are longer than "
-                f"{task.config.max_length} tokens, and it is for more than {MAX_TRUNCATED:.0%}"
+                f"{task.config.max_length} tokens, and windows need more than {MAX_TRUNCATED:.0%}"
             )
         return None
 
@@ -301,7 +301,7 @@ class Ladder(TaskExperiment):
         except TrainingFailed as error:
             return Outcome({}, str(error))
         except UserError as error:
-            # Only when a teacher is trained is it known that it has a single layer, or none to remove.
+            # The number of layers is known only after the teacher is trained. It may be too small.
             if isinstance(error, RunInterrupted) or origin != "distilled":
                 raise
             return Outcome({}, str(error))
@@ -349,7 +349,7 @@ class Ladder(TaskExperiment):
         for candidate in self.candidates:
             reason = self.find_obstacle(candidate)
             source = self._find_source(candidate, trained)
-            if reason is None and candidate.origin in ("distilled", "int8") and source is None:
+            if reason is None and candidate.is_derived and source is None:
                 reason = "no fine-tuned model to make it from"
             if reason is None and candidate.origin == "baseline":
                 baseline = self._fit_baseline(candidate)
@@ -359,7 +359,7 @@ class Ladder(TaskExperiment):
                     reason = f"a baseline has no {self.metric}"
             elif reason is None:
                 runs = self._plan(folder, candidate, source)
-                ended = self._train(candidate, runs, source, has_model=bool(trained_models(trained)))
+                ended = self._train_folds(candidate, runs, source, has_model=bool(trained_models(trained)))
                 if isinstance(ended, str):
                     reason = ended
                 else:
@@ -374,8 +374,8 @@ class Ladder(TaskExperiment):
         return trained
 
     def _find_source(self, candidate: Candidate, trained: Mapping[str, Trained]) -> Trained | None:
-        """Return the best fine-tuned candidate, from which a student or an export is made."""
-        if candidate.origin not in ("distilled", "int8"):
+        """Return the best fine-tuned candidate if a student or an export is made from it."""
+        if not candidate.is_derived:
             return None
         found = [one for one in trained.values() if one.candidate.is_fine_tuned]
         return max(found, key=lambda one: self.sign * one.scorer.score_all()[self.metric], default=None)
@@ -392,7 +392,7 @@ class Ladder(TaskExperiment):
         order = np.concatenate([part.rows for part in parts])
         return Trained(candidate, [], None, scorer.select(np.argsort(order)))
 
-    def _train(
+    def _train_folds(
         self, candidate: Candidate, runs: Sequence[PlannedRun], source: Trained | None, has_model: bool
     ) -> list[dict[str, Any]] | str:
         """Return the metrics of the runs of a candidate, or why it is left out.
@@ -401,13 +401,13 @@ class Ladder(TaskExperiment):
         if as many seconds as it took fit for each of them. A ladder has at least one model.
         """
         unfinished = [run for run in runs if not RunDir(run.folder).is_finished]
-        has_limit = self.config.time_limit is not None and has_model and bool(unfinished)
-        if has_limit:
+        must_fit = self.config.time_limit is not None and has_model and bool(unfinished)
+        if must_fit:
             seconds = (source and source.seconds) or self._estimate(candidate)
             if reason := self._describe_excess(seconds, len(unfinished)):
                 return reason
         metrics: dict[Path, dict[str, Any]] = {}
-        parts = [unfinished[:1], unfinished[1:]] if has_limit else [unfinished]
+        parts = [unfinished[:1], unfinished[1:]] if must_fit else [unfinished]
         parts.append([run for run in runs if run not in unfinished])
         for number, part in enumerate(parts):
             started = time.monotonic()
@@ -415,7 +415,7 @@ class Ladder(TaskExperiment):
                 if outcome.reason:
                     return f"{run.title}: {outcome.reason}"
                 metrics[run.folder] = outcome.metrics
-            if has_limit and number == 0:
+            if must_fit and number == 0:
                 reason = self._describe_excess(time.monotonic() - started, len(unfinished) - 1)
                 if reason:
                     return reason
@@ -436,7 +436,8 @@ class Ladder(TaskExperiment):
 
         The recommended model may have to be trained once more on all rows.
         """
-        needed = seconds * (num_runs + 1.5 * self.config.keep)
+        all_rows = self.config.folds / (self.config.folds - 1)  # relative to the rows of a fold's run
+        needed = seconds * (num_runs + all_rows * self.config.keep)
         left = USED_FRACTION * 60 * self.config.time_limit - (time.monotonic() - self.started)
         if not num_runs or needed <= left:
             return None
@@ -466,7 +467,9 @@ class Ladder(TaskExperiment):
         speeds = {}
         for model in models:
             with silence_reports():
-                speeds[model.candidate.name] = measure_speeds(model, self.splits.final[0].splits["test"])
+                speeds[model.candidate.name] = measure_prediction_speeds(
+                    model, self.splits.final[0].splits["test"]
+                )
             release_memory()
         perfect = best.predictions.evaluations[0].perfect_score  # type: ignore[union-attr]
         records, results = [], []
@@ -497,7 +500,10 @@ class Ladder(TaskExperiment):
                 self.prepared.task, self.prepared.dataset, self.fingerprints,
                 {**self.prepared.dataset.splits, "train": self.splits.rows},
             ),
-            "model": ", ".join(dict.fromkeys(filter(None, self._list_models()))),
+            "model": ", ".join(dict.fromkeys(
+                candidate.settings["model"] or self.prepared.model_source.name
+                for candidate in self.candidates if candidate.is_fine_tuned
+            )),
             "metric": self.metric,
             "folds": self.config.folds,
             "seeds": [seed],
@@ -522,11 +528,6 @@ class Ladder(TaskExperiment):
         write_text(folder / LADDER_FILE, json.dumps(metrics, indent=2, ensure_ascii=False) + "\n")
         RunDir(folder).write_metrics(metrics)
         return metrics
-
-    def _list_models(self) -> Iterator[str | None]:
-        for candidate in self.candidates:
-            if candidate.is_fine_tuned:
-                yield candidate.settings["model"] or self.prepared.model_source.name
 
     def _describe_candidate(
         self, one: Trained, best: Trained, speeds: tuple[float, float] | None
@@ -634,7 +635,7 @@ def trained_models(trained: Mapping[str, Trained]) -> list[Trained]:
     return [one for one in trained.values() if one.runs]
 
 
-def measure_speeds(trained: Trained, rows: Rows) -> tuple[float, float]:
+def measure_prediction_speeds(trained: Trained, rows: Rows) -> tuple[float, float]:
     """Return the rows per second of the model of the first fold: one row at a time, and in batches.
 
     This is the time from rows to predictions in this process, including tokenization.

@@ -229,7 +229,7 @@ class Distillation(Method):
         models = [self.teacher, student]
         folders = [self.members or [self.folder], [folder]]
         sample = sample_rows(run.splits["validation"], SPEED_ROWS, config.seed)
-        speeds = measure_speeds(models, sample, config.eval_batch_size)
+        speeds = measure_forward_speeds(models, sample, config.eval_batch_size)
         sizes = [
             {
                 "parameters": count,
@@ -288,7 +288,7 @@ def _count_parameters(model: Any) -> int:
     return sum(parameter.numel() for parameter in model.parameters())
 
 
-def measure_speeds(models: Sequence[TrainedModel], rows: Rows, batch_size: int) -> list[float]:
+def measure_forward_speeds(models: Sequence[TrainedModel], rows: Rows, batch_size: int) -> list[float]:
     """Return the rows per second of each model, without tokenization; the best of some rounds.
 
     The models take turns, so that other load on the machine affects all of them. With a linear model of

@@ -29,7 +29,8 @@ INPUTS: Mapping[str, tuple[Input, ...]] = {  # by --method
     "hybrid": ("words", "characters", "vectors"),
 }
 PENALTY = 0.1  # of the weights: that of the baseline `tfidf`
-CLASSES = 10  # with more, the penalty is lower: a class has fewer rows, and the sum of the losses is the same
+# With more classes, each has fewer rows, and the penalty is lower: PENALTY * MAX_CLASSES / classes.
+MAX_CLASSES = 10
 STATIC_SIZE = 256  # dimensions of the static vectors, if the encoder has more
 TOKENS_PER_BATCH = 1024
 
@@ -74,7 +75,7 @@ class LinearText(Method):
 
 
 def choose_penalty(num_classes: int) -> float:
-    return PENALTY * min(1.0, CLASSES / num_classes)
+    return PENALTY * min(1.0, MAX_CLASSES / num_classes)
 
 
 def load_static_vectors(source: ModelSource) -> StaticVectors:
@@ -83,7 +84,7 @@ def load_static_vectors(source: ModelSource) -> StaticVectors:
     loading.require_embeddings(source, config, tokenizer)
     num_tokens = loading.count_token_ids(tokenizer)
     size = min(STATIC_SIZE, config.hidden_size)
-    digest = start_cache_key(config, ["static without unk", size, fingerprint_weights(source)])
+    digest = start_cache_key(config, ["static vectors", 2, size, fingerprint_weights(source)])
     digest.update(tokenizer.backend_tokenizer.to_str().encode())
     embeddings = load_or_compute(
         "static-vectors", digest.hexdigest(), (num_tokens, size), np.float16,
@@ -96,13 +97,13 @@ def load_static_vectors(source: ModelSource) -> StaticVectors:
 def _fill_embeddings(embeddings: np.ndarray, source: ModelSource, config: Any, tokenizer: Any) -> None:
     """Compute the vector of each token of the vocabulary, [tokens, size].
 
-    The vector is the mean of the last layer for the token between the special tokens. PCA has no weights, and
-    token t of the vocabulary, which is ordered by frequency, has the weight log(1 + t) (Zipf's law).
+    The vector is the mean of the last layer over `[CLS] token [SEP]`, projected by PCA without weights.
+    Vocabularies are ordered by frequency: the token of rank r, its id + 1, has the weight log(1 + r) (Zipf).
     """
     encoder = Encoder.load(source, config, tokenizer.pad_token_id)
     template = SequenceTemplate.from_tokenizer(tokenizer, pair=False)
     ids = np.tile(np.array(template.slots), (len(embeddings), 1))
-    ids[ids < 0] = np.arange(len(embeddings))  # the place of the text
+    ids[ids < 0] = np.arange(len(embeddings))  # between [CLS] and [SEP]
     batches = np.array_split(ids, range(TOKENS_PER_BATCH, len(ids), TOKENS_PER_BATCH))
     vectors = []
     with torch.inference_mode():
@@ -115,5 +116,5 @@ def _fill_embeddings(embeddings: np.ndarray, source: ModelSource, config: Any, t
     _, directions = np.linalg.eigh(centered.T @ centered)  # ascending by variance
     projected = centered @ directions[:, ::-1][:, : embeddings.shape[1]]
     embeddings[:] = projected * np.log(1 + np.arange(1, len(projected) + 1))[:, None]
-    if tokenizer.unk_token_id is not None:  # which says nothing about a word
+    if tokenizer.unk_token_id is not None:  # the same for all unknown words, so its vector is 0
         embeddings[tokenizer.unk_token_id] = 0

@@ -1,6 +1,6 @@
 """Linear models of words, character n-grams and static token vectors, which predict without an encoder.
 
-Each input is a block of features. A block has unit length, and one linear layer reads all of them. Prediction
+Each input is a block of features. Its part for each text has unit length, and one linear layer reads all. Prediction
 imports neither torch nor scikit-learn, whose imports take longer than the prediction of a thousand rows.
 """
 
@@ -291,7 +291,7 @@ class LinearTextModel:
         self.weight, self.bias = parameters[OUTPUT_WEIGHT], parameters[OUTPUT_BIAS]
 
     def save(self, folder: Path, config: dict[str, Any]) -> None:
-        """Write the model into a directory; `config` is what `config.json` has in addition."""
+        """Write the model into a directory; `config` is written to `config.json` with the `model_type`."""
         tensors = self.output_layer
         for number, words in enumerate(self.words):
             tensors[f"words.{number}.idf"] = words.idf
@@ -309,11 +309,7 @@ class LinearTextModel:
 
     @classmethod
     def load(cls, folder: Path) -> "LinearTextModel":
-        """Load the model of a run.
-
-        Raises:
-            UserError: A file is missing or damaged.
-        """
+        """Load the model of a run."""
         try:
             tensors = load_file(folder / WEIGHTS_FILE)
             words: list[Words] = []
@@ -352,7 +348,7 @@ class LinearTextEnsemble:
 
     def compute_logits(self, columns: Sequence[Texts]) -> np.ndarray:
         """Return the combined logits [n, outputs] in fp32."""
-        import torch  # by which all tasks combine logits
+        import torch  # `combine` takes a tensor, as for all tasks
 
         logits = np.stack([member.compute_logits(columns) for member in self.members])
         combined: np.ndarray = self.combine(torch.from_numpy(logits)).numpy()

@@ -287,7 +287,7 @@ def add_calibration(card: str, calibration: Mapping[str, Any]) -> str:
         what = (
             f"The logits are divided by a temperature T that depends on their margin m: 1 / T = "
             f"{inverse['intercept']:.3f} + {inverse['slope']:.3f} m. It was {source}. The output layer "
-            f"approximates it, which changed {calibration['changed_rows']:.1%} of the predicted labels."
+            f"approximates it, which changed {calibration['changed_fraction']:.1%} of the predicted labels."
         )
     else:
         what = f"The probability that an answer is right was {source}."

@@ -51,6 +51,11 @@ class Candidate:
         """Whether all weights are trained, so that the model can be a teacher and be exported."""
         return self.origin == "run" and not self.settings.keys() & {"method", "features"}
 
+    @property
+    def is_derived(self) -> bool:
+        """Whether it is made from a fine-tuned candidate."""
+        return self.origin in ("distilled", "int8")
+
 
 FINETUNE, INT8 = Candidate("finetune"), Candidate("int8", "int8")
 

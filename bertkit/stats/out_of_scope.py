@@ -1,9 +1,9 @@
 """Texts that belong to no class: a score of a text, fitted on examples of such texts.
 
-The score is that of a logistic regression on the vector that the output layer of the model reads, and on the
-logarithm of the sum of the exponentiated logits, the negative energy of Liu et al. 2020. The vector tells
-texts apart that resemble the examples; the energy also tells other texts apart. The part of the vector is a
-linear function, so it is one more output of the output layer.
+The score is sigmoid(w·x + v logsumexp(z) + b), a logistic regression on the vector x that the output layer of
+the model reads, and on the negative energy of its logits z (Liu et al. 2020). The vector separates texts
+like the examples from those of the classes, and the energy also separates other texts. w·x + b is linear, so
+it is one more output of the output layer.
 """
 
 from collections.abc import Sequence
@@ -27,8 +27,8 @@ def compute_scope_features(logits: np.ndarray, vectors: np.ndarray) -> np.ndarra
 def compute_negative_energy(logits: np.ndarray) -> np.ndarray:
     from scipy.special import logsumexp
 
-    energy: np.ndarray = logsumexp(logits.astype(np.float64), axis=1)
-    return energy
+    negative_energy: np.ndarray = logsumexp(logits.astype(np.float64), axis=1)
+    return negative_energy
 
 
 def compute_scope_score(features: np.ndarray, weights: Sequence[float]) -> np.ndarray:

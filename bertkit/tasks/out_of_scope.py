@@ -62,25 +62,28 @@ def separate_out_of_scope(task: Task, rows: Rows) -> tuple[Rows, Rows | None]:
     return rows.select(np.flatnonzero(~is_outside)), rows.select(np.flatnonzero(is_outside))
 
 
+def exclude_equal_texts(task: Task, texts: Rows, others: Iterable[Rows]) -> Rows:
+    """Return the texts that no other row has."""
+    known = np.concatenate([task.make_split_keys(rows).identity for rows in others])
+    return texts.select(np.flatnonzero(~np.isin(task.make_split_keys(texts).identity, known)))
+
+
 def remove_texts_in_scope(task: Task, outside: Rows, inside: Iterable[Rows], source: str) -> Rows:
     """Return the texts out of scope that no row in scope has; some must be left to fit a score on."""
-    known = np.concatenate([task.make_split_keys(rows).identity for rows in inside])
-    is_known = np.isin(task.make_split_keys(outside).identity, known)
-    kept = outside.select(np.flatnonzero(~is_known))
-    problem = f"{is_known.sum():,} of {format_count(len(outside), 'text')} are also rows of a class"
+    kept = exclude_equal_texts(task, outside, inside)
+    num_known = len(outside) - len(kept)
+    problem = f"{num_known:,} of {format_count(len(outside), 'text')} are also rows of a class"
     if len(kept) < MIN_ROWS_OUT_OF_SCOPE:
-        found = f"{problem}, so " if is_known.any() else ""
+        found = f"{problem}, so " if num_known else ""
         raise UserError(
             f"--out-of-scope {source}: {found}{format_count(len(kept), 'different text')} to fit on, and "
             f"at least {MIN_ROWS_OUT_OF_SCOPE} are needed; pass more texts that belong to no class"
         )
-    if is_known.any():
+    if num_known:
         report_warning(f"--out-of-scope {source}: {problem} and are left out")
     return kept
 
 
 def load_shipped_texts(task: Task, *known: Rows) -> Rows:
     """Return the shipped texts that none of these rows have."""
-    texts = load_out_of_scope(task, "sample", task.config)
-    identity = np.concatenate([task.make_split_keys(rows).identity for rows in known])
-    return texts.select(np.flatnonzero(~np.isin(task.make_split_keys(texts).identity, identity)))
+    return exclude_equal_texts(task, load_out_of_scope(task, "sample", task.config), known)
