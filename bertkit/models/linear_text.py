@@ -1,7 +1,7 @@
 """Linear models of words, character n-grams and static token vectors, which predict without an encoder.
 
-Each input is a block of features. Its part for each text has unit length, and one linear layer reads all. Prediction
-imports neither torch nor scikit-learn, whose imports take longer than the prediction of a thousand rows.
+Each input is a block of features. Its part for each text has unit length, and one linear layer reads all.
+Prediction imports neither torch nor scikit-learn, whose imports take longer than to predict a thousand rows.
 """
 
 import json
