@@ -187,8 +187,9 @@ class EvaluateConfig(Settings):
     """Settings of `bertkit evaluate`."""
 
     run: str = setting(
-        dataclasses.MISSING, "Finished run, or an exported model.", Panel.COMMON,
-        is_positional=True, completion="runs",
+        dataclasses.MISSING,
+        "Finished run, or an exported model; with --minimal-pairs also a path, or a name on the Hub.",
+        Panel.COMMON, is_positional=True, completion="runs",
     )  # fmt: skip
     data: DataSource | None = setting(
         None, "Rows to score: a file, a directory, a known or a Hub dataset.", Panel.COMMON,
@@ -209,6 +210,11 @@ class EvaluateConfig(Settings):
         default_text="length and label, in the report",
     )  # fmt: skip
     metric: list[str] = metric_setting(Panel.COMMON)
+    minimal_pairs: str | None = setting(
+        None,
+        "Score a language model on pairs of a good and a bad sentence: a JSONL file, or a directory of them.",
+        Panel.COMMON, is_path=True,
+    )  # fmt: skip
     batch_size: int | None = _eval_batch_size_setting()
     device: str = device_setting()
     output_dir: str | None = setting(

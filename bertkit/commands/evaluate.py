@@ -10,7 +10,9 @@ import numpy as np
 
 from bertkit.commands.configs import CalibrateConfig, EvaluateConfig, ExportConfig
 from bertkit.commands.inputs import collect_passed_columns, format_flag, require_data_for_format_flags
+from bertkit.commands.minimal_pairs import evaluate_minimal_pairs, print_minimal_pairs
 from bertkit.data.columns import add_renamed_columns
+from bertkit.data.readers.formats import Dialect
 from bertkit.data.sources import LoadedDataset, load_dataset
 from bertkit.data.split import sample_rows
 from bertkit.data.table import Rows, Splits, fingerprint_splits
@@ -68,6 +70,8 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
     config = expand_path_settings(config, "run", "output_dir", "compare")
     config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
     devices.request_device(config.device)
+    if config.minimal_pairs:
+        return evaluate_minimal_pairs(config, Dialect.from_settings(config))
     if config.output_dir:
         check_output_directory(Path(config.output_dir), EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run), accepts_ensemble=True)
@@ -335,6 +339,8 @@ def run_command(settings: dict[str, Any], as_json: bool) -> int:
     run = evaluate(settings)
     if as_json:
         print_run_json(run)
+    elif settings.get("minimal_pairs"):
+        print_minimal_pairs(run)
     else:
         print_scores(run.metrics, run.output_dir, has_slices=bool(settings.get("by")))
     return EXIT_STATUSES[run.metrics["judgement"]["verdict"]] if settings.get("compare") else 0

@@ -161,13 +161,16 @@ def score_unigram(
 ) -> dict[str, float]:
     """Return the loss in nats and the perplexity of a unigram model with add-one smoothing."""
     vocab_size = int(max(train_corpus.token_ids.max(), corpus.token_ids.max())) + 1
-    frequencies = _count_tokens(train_corpus, train_documents, vocab_size) + 1.0
-    counts = _count_tokens(corpus, documents, vocab_size)
+    frequencies = count_tokens(train_corpus, train_documents, vocab_size) + 1.0
+    counts = count_tokens(corpus, documents, vocab_size)
     loss = float(-(counts * np.log(frequencies / frequencies.sum())).sum() / counts.sum())
     return {"loss": loss, "mlm_loss": loss, "perplexity": math.exp(loss)}
 
 
-def _count_tokens(corpus: Any, documents: np.ndarray, vocab_size: int) -> np.ndarray:
+def count_tokens(corpus: Any, documents: np.ndarray, vocab_size: int | None = None) -> np.ndarray:
+    """Return how often the documents of a corpus have each token [vocab_size]."""
+    if vocab_size is None:
+        vocab_size = int(corpus.token_ids.max()) + 1
     token_offsets = corpus.sentence_offsets[corpus.document_offsets].astype(np.int64)
     counts = np.zeros(vocab_size, np.int64)
     spans = zip(token_offsets[documents].tolist(), token_offsets[documents + 1].tolist(), strict=True)
