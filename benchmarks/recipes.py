@@ -32,7 +32,7 @@ SCORES = {
     "ner": ["f1"],
     "qa": ["exact", "f1"],
     "swag": ["accuracy"],
-    "pretrain-mlm-nsp": ["mlm_loss", "perplexity", "nsp_accuracy"],
+    "pretrain-mlm-nsp": ["mlm_loss", "lm_loss", "perplexity", "nsp_accuracy"],
 }
 
 

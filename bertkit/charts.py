@@ -334,7 +334,7 @@ def build_training_charts(log: TrainingLog) -> list[Chart]:
     charts = [
         ("Loss", {"loss": "training", "eval_loss": "validation"}, "Training loss as logged."),
         ("Components of the loss", component_labels, ""),
-        ("Linear probe", probes, "Linear model on the vectors of the encoder."),
+        ("Probe", probes, "Linear probe on the vectors of the encoder, or accuracy on minimal pairs."),
         ("Validation scores", dict(list(scores.items())[:MAX_SCORES]), ""),
         ("Learning rate", {"learning_rate": "learning rate"}, ""),
     ]
@@ -342,13 +342,21 @@ def build_training_charts(log: TrainingLog) -> list[Chart]:
         plot_logged(title, {label: (log, name) for name, label in labels.items()}, note)
         for title, labels, note in charts
     ]
+    # a run with a word budget logs the number of words
+    plotted += [
+        plot_logged(f"{title} by words", {title: (log, name)}, "", "words")
+        for name, title in (("eval_bits_per_byte", "Bits per byte"), *((name, "Probe") for name in probes))
+    ]
     return [chart for chart in plotted if chart]
 
 
-def plot_logged(title: str, columns: Mapping[str, tuple[TrainingLog, str]], note: str = "") -> Chart | None:
+def plot_logged(
+    title: str, columns: Mapping[str, tuple[TrainingLog, str]], note: str = "", x: str = STEP
+) -> Chart | None:
     """Plot by label the values that were logged under a name; None if nothing was logged."""
     series = {}
     for label, (log, name) in columns.items():
-        if lines := [line for line in log if isinstance(line.get(name), (int, float))]:
-            series[label] = ([line[STEP] for line in lines], [line[name] for line in lines])
-    return plot_curves(title, series, STEP, note) if series else None
+        lines = [line for line in log if isinstance(line.get(name), (int, float)) and x in line]
+        if lines:
+            series[label] = ([line[x] for line in lines], [line[name] for line in lines])
+    return plot_curves(title, series, x, note) if series else None

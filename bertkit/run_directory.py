@@ -163,6 +163,7 @@ class RunDir:
     ONNX_DIR = "onnx"  # default output directory of `export`
     ENSEMBLE_DIR = "ensemble"  # of a study
     POOLING_DIR = "1_Pooling"  # of sentence-transformers
+    WORDS_DIR = "words"  # has the models of `--save-words`
     WORDS_FILE, STATIC_DIR = "words.json", "static"  # of a linear model of texts
     BACKUP_DIR = ".replaced"  # holds the run that --overwrite replaces, until the new run is finished
     VALIDATION_PREDICTIONS = ("predictions.jsonl", "masked_samples.jsonl")
@@ -180,9 +181,9 @@ class RunDir:
     SENTENCE_PATTERNS = ("modules.json", "sentence_bert_config.json", POOLING_DIR)
     # All files and directories of a run. --overwrite replaces these and nothing else.
     RUN_PATTERNS = (
-        SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR, TENSORBOARD_DIR,
-        REPORT_FILE, CALIBRATION_FILE, LOGITS_FILE, "training_args.bin", *PREDICTION_PATTERNS,
-        *MODEL_PATTERNS, *SENTENCE_PATTERNS,
+        SETTINGS_FILE, METRICS_FILE, CHECKPOINTS_DIR, WORDS_DIR, LOG_FILE, CARD_FILE, ONNX_DIR,
+        TENSORBOARD_DIR, REPORT_FILE, CALIBRATION_FILE, LOGITS_FILE, "training_args.bin",
+        *PREDICTION_PATTERNS, *MODEL_PATTERNS, *SENTENCE_PATTERNS,
     )  # fmt: skip
     # Files that --push-to-hub uploads in addition to the model card, and that a pickled `Classifier` holds.
     # Predictions are not among them, because they contain rows of the data, which may be private.
@@ -249,7 +250,13 @@ class RunDir:
         """
         copy = RunDir(folder)
         copy.create(overwrite, with_checkpoints=False)
-        left_out = (self.CHECKPOINTS_DIR, self.ONNX_DIR, self.TENSORBOARD_DIR, self.METRICS_FILE)
+        left_out = (
+            self.CHECKPOINTS_DIR,
+            self.WORDS_DIR,
+            self.ONNX_DIR,
+            self.TENSORBOARD_DIR,
+            self.METRICS_FILE,
+        )
         patterns = [*(name for name in self.RUN_PATTERNS if name not in left_out), self.METRICS_FILE]
         try:
             with report_creation_errors(folder):
@@ -271,7 +278,7 @@ class RunDir:
         """Remove a run that failed before its first checkpoint, and restore the run that it replaced."""
         if self.find_last_checkpoint():
             return
-        for part in (self.checkpoints, self.folder / self.TENSORBOARD_DIR):
+        for part in (self.checkpoints, self.folder / self.WORDS_DIR, self.folder / self.TENSORBOARD_DIR):
             shutil.rmtree(part, ignore_errors=True)
         self.settings_file.unlink(missing_ok=True)
         if (self.folder / self.BACKUP_DIR).is_dir():

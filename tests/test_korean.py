@@ -9,6 +9,7 @@ import pytest
 import torch
 from conftest import assert_refused
 from rich.cells import cell_len
+from transformers import AutoTokenizer
 
 from bertkit.charts import shorten_name
 from bertkit.data.corpus.documents import TextOptions
@@ -134,6 +135,18 @@ def test_15_percent_of_the_tokens_are_chosen_in_whole_morphemes(cli, korean_text
     assert found["selected"] == pytest.approx(0.15, abs=0.005)
     assert found["whole_words"] == 1.0
     assert [found[name] for name in ("mask", "random", "kept")] == pytest.approx([0.8, 0.1, 0.1], abs=0.03)
+
+
+@pytest.mark.slow
+def test_a_vocabulary_of_a_run_is_one_of_morphemes(cli, korean_text, tmp_path):
+    options = ["--data", korean_text, "--vocab-size", 400, "--max-length", 32, "--hidden-size", 16]
+    options += ["--num-heads", 2, "--max-steps", 1, "--whole-word-masking", "--word-units", "morphemes"]
+    assert cli(NSP, *options, "-o", tmp_path / "run")[0] == 0
+    sentences = [line for line in korean_text.read_text("utf-8").split("\n") if line]
+    expected = train_wordpiece(lambda: iter(sentences), 400, word_units="morphemes").tokenizer
+    assert AutoTokenizer.from_pretrained(tmp_path / "run").get_vocab() == expected.get_vocab()
+    of_words = train_wordpiece(lambda: iter(sentences), 400).tokenizer
+    assert expected.get_vocab() != of_words.get_vocab()
 
 
 def test_words_and_morphemes_give_different_masks(korean_text, tokenizer, tmp_path):

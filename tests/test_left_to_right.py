@@ -116,8 +116,8 @@ def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
         epochs=4, batch_size=8, learning_rate=1e-2,
     )  # fmt: skip
     found = run.metrics["validation"]
-    assert set(found) == {"loss", "mlm_loss", "mlm_accuracy", "perplexity"}
-    assert found["mlm_loss"] < run.metrics["baselines"]["unigram"]["mlm_loss"] - 0.5
+    assert set(found) == {"loss", "lm_loss", "lm_accuracy", "perplexity", "bits_per_byte"}
+    assert found["lm_loss"] < run.metrics["baselines"]["unigram"]["lm_loss"] - 0.5
     model, info = AutoModelForCausalLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert (model.config.is_decoder, model.config.use_cache, info["missing_keys"]) == (True, False, set())
     sample = read_predictions(run.output_dir, "masked_samples.jsonl")[0]
@@ -133,7 +133,7 @@ def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     again = pretrained(
         text, tmp_path / "again", objective="ltr", model=str(run.output_dir), max_steps=2, learning_rate=1e-5
     )
-    assert again.metrics["validation"]["mlm_loss"] < found["mlm_loss"] + 0.3
+    assert again.metrics["validation"]["lm_loss"] < found["lm_loss"] + 0.3
 
 
 @pytest.mark.slow

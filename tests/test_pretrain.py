@@ -110,7 +110,9 @@ def test_training_learns_and_transformers_loads_the_checkpoint(tmp_path):
         learning_rate=2e-3, dropout=0.0,
     )  # fmt: skip
     found = run.metrics["validation"]
-    assert set(found) == {"loss", "mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy"}
+    assert set(found) == {
+        "loss", "mlm_loss", "mlm_accuracy", "perplexity", "bits_per_byte", "nsp_loss", "nsp_accuracy",
+    }  # fmt: skip
     assert found["loss"] == pytest.approx(found["mlm_loss"] + found["nsp_loss"])
     assert found["mlm_loss"] < run.metrics["baselines"]["unigram"]["mlm_loss"] - 1
     assert pipeline("fill-mask", str(run.output_dir))("The [MASK] film.")[0]["score"] > 0

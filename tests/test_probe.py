@@ -33,7 +33,7 @@ def test_the_probe_of_a_model_is_the_baseline_of_classify_and_does_not_change_tr
     assert probe["before"] == classified.metrics["baselines"]["linear_probe"]["accuracy"]
     assert {name: probe[name] for name in ("data", "metric")} == {"data": toy.stem, "metric": "accuracy"}
     assert probe["validation"] == classified.metrics["data"]["validation"]
-    assert "Linear probe" in (run.output_dir / "report.html").read_text("utf-8")
+    assert "Linear probe on the vectors" in (run.output_dir / "report.html").read_text("utf-8")
     log = read_predictions(run.output_dir, "training_log.jsonl")
     assert [(line["step"], line[KEY]) for line in log if KEY in line] == [
         (0, probe["before"]),

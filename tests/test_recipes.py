@@ -41,7 +41,7 @@ def test_the_header_of_a_recipe_describes_its_use(name):
     text, task = " ".join(header), yaml.safe_load(content)["task"]
     assert len(header) >= 4
     assert re.search(f"bertkit {task} --recipe ({name}|{name.split('/')[-1]})( |$)", text)
-    assert re.search(r"accuracy|matthews|mlm_loss|\b(positive_)?f1\b|spearman", text)
+    assert re.search(r"accuracy|matthews|lm_loss|\b(positive_)?f1\b|spearman", text)
     assert "Expected" in text
     assert re.search(r"\d (min|h|s)\b", text)
     assert re.search(r"\d GB", text)

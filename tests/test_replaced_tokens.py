@@ -28,19 +28,22 @@ from transformers import (
 
 import bertkit
 from bertkit.data.collators import PaddingCollator
-from bertkit.data.masking import ReplacedTokenCollator, build_masker, build_special_tokens_mask
+from bertkit.data.masking import build_masker, build_special_tokens_mask
 from bertkit.models.forward import compute_logits
 from bertkit.models.losses import sum_parts
 from bertkit.models.packing import enable_packing
 from bertkit.models.replaced_tokens import (
+    DISCRIMINATOR_WEIGHT,
+    ReplacedTokenCollator,
     ReplacedTokenLoss,
     ReplacedTokenModel,
     build_generator_config,
     reduce_replaced_token_logits,
     sample_tokens,
+    score_majority,
+    score_replaced_tokens,
 )
 from bertkit.models.scratch import build_config
-from bertkit.stats.scores import DISCRIMINATOR_WEIGHT, score_majority, score_replaced_tokens
 from bertkit.tasks.pretrain.config import MODEL_SIZES
 from flops import SequenceCounts, count_training_flops
 

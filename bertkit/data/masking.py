@@ -320,7 +320,6 @@ def safe_divide(part: int, whole: int) -> float:
 # ---- collators
 
 ORIGINAL_IDS = "original_ids"
-SAMPLING_STREAM = 19  # random stream of `hashed_uniform`; the masker has 16 to 18
 
 
 @dataclass(frozen=True)
@@ -367,27 +366,6 @@ class MlmCollator:
             for row, item in zip(flags, items, strict=True):
                 row[: len(item["is_continuation"])] = item["is_continuation"]
         return self.masker(input_ids, self.is_special[input_ids], keys, flags), flags
-
-
-@dataclass(frozen=True)
-class ReplacedTokenCollator(MlmCollator):
-    """Collator that also adds the inputs with which a `ReplacedTokenModel` samples tokens.
-
-    * `original_ids` [batch, seq_len]: the tokens without masks.
-    * `is_masked` [batch, P]: whether the position is predicted, or only fills the row.
-    * `sampling_uniform` [batch, P]: uniform random numbers in [0, 1). They depend on the key of the example,
-      so resumed runs and other batch sizes sample the same tokens.
-    """
-
-    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
-        batch = super().__call__(items)
-        keys = np.array([item["key"] for item in items])
-        num_predictions = batch["masked_lm_labels"].shape[1]
-        uniform = hashed_uniform(self.masker.seed, keys, num_predictions, SAMPLING_STREAM)
-        batch[ORIGINAL_IDS] = self.pad(items)["input_ids"]
-        batch["is_masked"] = batch["masked_lm_labels"] != IGNORE_INDEX
-        batch["sampling_uniform"] = torch.from_numpy(uniform.astype(np.float32))
-        return batch
 
 
 @dataclass(frozen=True)

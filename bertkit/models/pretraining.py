@@ -67,10 +67,15 @@ class PretrainingLoss:
 
     `masked_lm_labels` `[batch, predictions]` are -100 where nothing is predicted. `next_sentence_label`
     `[batch]` exists only if the examples are sentence pairs.
+
+    Attributes:
+        part: Name of the loss of tokens: "mlm", or "lm" for a left-to-right model.
     """
 
+    part: str = "mlm"
+
     def count_items(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-        counts = {"mlm": (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
+        counts = {self.part: (batch["masked_lm_labels"] != IGNORE_INDEX).sum().float()}
         if "next_sentence_label" in batch:
             pairs = batch["next_sentence_label"]
             counts["nsp"] = torch.full((), float(len(pairs)), device=pairs.device)
@@ -81,7 +86,7 @@ class PretrainingLoss:
     ) -> dict[str, torch.Tensor]:
         return {
             part: F.cross_entropy(part_logits.float(), labels, ignore_index=IGNORE_INDEX, reduction="sum")
-            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
+            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch, self.part).items()
         }
 
     def count_correct(
@@ -89,19 +94,19 @@ class PretrainingLoss:
     ) -> dict[str, torch.Tensor]:
         return {
             part: (part_logits.argmax(-1) == labels).sum()
-            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch).items()
+            for part, (part_logits, labels) in pair_logits_with_labels(logits, batch, self.part).items()
         }
 
 
 def pair_logits_with_labels(
-    logits: PretrainingLogits, batch: dict[str, torch.Tensor]
+    logits: PretrainingLogits, batch: dict[str, torch.Tensor], part: str = "mlm"
 ) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
     """Return the logits `[n, num_classes]` and the labels `[n]` of each part of the pre-training loss.
 
     The label of an unused prediction is -100. The part "nsp" is missing if the model has no sentence-pair
     head or the examples are not pairs.
     """
-    parts = {"mlm": (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
+    parts = {part: (logits.prediction_logits.flatten(0, 1), batch["masked_lm_labels"].flatten())}
     if logits.seq_relationship_logits is not None and "next_sentence_label" in batch:
         parts["nsp"] = (logits.seq_relationship_logits, batch["next_sentence_label"])
     return parts

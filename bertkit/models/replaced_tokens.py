@@ -1,25 +1,34 @@
-"""Replaced token detection (Clark et al. 2020): a generator and a discriminator that share embeddings."""
+"""Replaced token detection (Clark et al. 2020): a generator and a discriminator that share embeddings.
+
+Masked batches, the model, its loss and its scores. It has not been better than masked language modeling at
+any budget that was tried; docs/results.md has the figures.
+"""
 
 import copy
 import dataclasses
+import math
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from transformers import AutoModelForMaskedLM, AutoModelForPreTraining
 from transformers.models.electra.modeling_electra import ElectraPreTrainedModel
 
-from bertkit.data.masking import IGNORE_INDEX
+from bertkit.data.masking import IGNORE_INDEX, ORIGINAL_IDS, MlmCollator, hashed_uniform
 from bertkit.errors import UserError
 from bertkit.models.loading import ModelSource, load_config, load_model
 from bertkit.models.packing import get_lengths, provide_lengths
 from bertkit.models.pretraining import add_masked_position_hook, set_masked_positions, sum_per_example
 from bertkit.models.scratch import compute_initializer_range
-from bertkit.stats.scores import DISCRIMINATOR_WEIGHT
+from bertkit.stats.scores import score_pretraining
 
 GENERATOR_FOLDER = "generator"  # subdirectory of a run
 DEFAULT_GENERATOR_SIZE = 0.25  # Clark et al. 2020, 3.2: the best generators have 1/4 to 1/2 of the size
+# Factor of the discriminator's loss (Clark et al. 2020, section 2 and appendix A).
+DISCRIMINATOR_WEIGHT = 50.0
+SAMPLING_STREAM = 19  # random stream of `hashed_uniform`; the masker has 16 to 18
 NUM_COUNTS = 2**30  # resolution of the probabilities of sampled tokens; their sum fits into 32 bits
 MAX_UNIFORM = 1 - 2**-22  # in fp32, its product with a sum of counts is below this sum
 
@@ -178,6 +187,64 @@ def _compute_token_losses(logits: ReplacedTokenLogits, mask: torch.Tensor) -> to
         logits.replaced_logits.float(), logits.is_replaced.float(), reduction="none"
     )
     return losses * mask
+
+
+# ---- masked batches
+
+
+@dataclass(frozen=True)
+class ReplacedTokenCollator(MlmCollator):
+    """Collator that also adds the inputs with which a `ReplacedTokenModel` samples tokens.
+
+    * `original_ids` [batch, seq_len]: the tokens without masks.
+    * `is_masked` [batch, P]: whether the position is predicted, or only fills the row.
+    * `sampling_uniform` [batch, P]: uniform random numbers in [0, 1). They depend on the key of the example,
+      so resumed runs and other batch sizes sample the same tokens.
+    """
+
+    def __call__(self, items: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+        batch = super().__call__(items)
+        keys = np.array([item["key"] for item in items])
+        num_predictions = batch["masked_lm_labels"].shape[1]
+        uniform = hashed_uniform(self.masker.seed, keys, num_predictions, SAMPLING_STREAM)
+        batch[ORIGINAL_IDS] = self.pad(items)["input_ids"]
+        batch["is_masked"] = batch["masked_lm_labels"] != IGNORE_INDEX
+        batch["sampling_uniform"] = torch.from_numpy(uniform.astype(np.float32))
+        return batch
+
+
+# ---- scores
+
+
+def score_replaced_tokens(sums: np.ndarray) -> dict[str, float]:
+    """Return the scores of replaced token detection: mean losses in nats, and how well tokens are classified.
+
+    `replaced` is the fraction of tokens that are replaced. Precision, recall and F1 are those of the replaced
+    tokens.
+
+    Args:
+        sums: [n, 9] sums of each example, see `reduce_replaced_token_logits`.
+    """
+    # The columns of the discriminator are in the place of those of the pairs.
+    scores = score_pretraining(sums[:, :6], has_pairs=True)
+    rtd_loss, rtd_accuracy = scores.pop("nsp_loss"), scores.pop("nsp_accuracy")
+    num_tokens, num_true_positives, num_positives, num_replaced = sums[:, 5:].sum(0, dtype=np.float64)
+    return {
+        **scores,
+        "loss": scores["mlm_loss"] + DISCRIMINATOR_WEIGHT * rtd_loss,
+        "rtd_loss": rtd_loss,
+        "rtd_accuracy": rtd_accuracy,
+        "rtd_precision": float(num_true_positives / max(num_positives, 1)),
+        "rtd_recall": float(num_true_positives / max(num_replaced, 1)),
+        "rtd_f1": float(2 * num_true_positives / max(num_positives + num_replaced, 1)),
+        "replaced": float(num_replaced / max(num_tokens, 1)),
+    }
+
+
+def score_majority(replaced: float) -> dict[str, float]:
+    """Return the scores of a discriminator that gives each token the same probability of being replaced."""
+    entropy = -sum(p * math.log(p) for p in (replaced, 1 - replaced) if p > 0)
+    return {"rtd_loss": entropy, "rtd_accuracy": max(replaced, 1 - replaced)}
 
 
 # ---- creation and loading

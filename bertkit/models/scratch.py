@@ -15,7 +15,7 @@ from bertkit.data.corpus.documents import TextOptions, TextSource, iter_raw_text
 from bertkit.data.corpus.store import digest_files
 from bertkit.data.readers.text_files import describe_files, hash_json
 from bertkit.data.tokens import SequenceTemplate
-from bertkit.data.wordpiece import WordPieceResult, train_wordpiece
+from bertkit.data.wordpiece import WordPieceResult, get_analyzer_version, train_wordpiece
 from bertkit.errors import UserError
 from bertkit.models.loading import (
     INITIALIZER_RANGE,
@@ -166,17 +166,19 @@ def find_tokenizer(name: str) -> ModelSource:
 def _load_trained_tokenizer(config: Any, text: TextSource, options: TextOptions) -> Any:
     """Train a tokenizer on the text, or load the cached one that was trained on the same text."""
     settings = (config.vocab_size or DEFAULT_VOCAB_SIZE, not config.cased)
+    units = () if config.word_units == "words" else (config.word_units, get_analyzer_version())
     trained: WordPieceResult | None = None
 
     def write(folder: Path) -> None:
         nonlocal trained
         if trained is None:  # unless the cache could not be written
             report_info(f"training a tokenizer on {describe_files(text.files)} (the text is read twice)")
-            trained = train_wordpiece(partial(iter_raw_texts, text.files, options), *settings)
+            texts = partial(iter_raw_texts, text.files, options)
+            trained = train_wordpiece(texts, *settings, word_units=config.word_units)
         trained.tokenizer.save_pretrained(folder)
         (folder / NOTES_FILE).write_text(json.dumps(trained.notes), "utf-8")
 
-    key = hash_json([CACHE_VERSION, settings, asdict(options), digest_files(text.files)])
+    key = hash_json([CACHE_VERSION, settings, *units, asdict(options), digest_files(text.files)])
     folder = cache_or_write("tokenizer", key, write, "the tokenizer")
     tokenizer = load_tokenizer(ModelSource("tokenizer", folder))
     for note in json.loads((folder / NOTES_FILE).read_text("utf-8")):

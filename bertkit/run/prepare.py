@@ -3,6 +3,7 @@
 import copy
 import dataclasses
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -35,6 +36,14 @@ from bertkit.stats.significance import Scorer
 from bertkit.tasks import task_definition
 from bertkit.tasks.base import Task, get_weights
 from bertkit.tasks.out_of_scope import MIN_ROWS_OUT_OF_SCOPE
+from bertkit.tasks.pretrain.minimal_pairs import (
+    MinimalPairs,
+    describe_pairs,
+    find_correct,
+    has_minimal_pairs,
+    load_minimal_pairs,
+    score_pairs,
+)
 from bertkit.tasks.text.task import SequenceTask, predict_by_probe
 from bertkit.training.arguments import (
     check_precision,
@@ -44,41 +53,47 @@ from bertkit.training.arguments import (
     merge_batches,
     suggest_hyperparameters,
 )
-from bertkit.utils import devices
+from bertkit.training.samplers import count_words_by_step
+from bertkit.utils import devices, distributed
+from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, report_warning, silence_reports
 
 UNK_WARNING_FRACTION, UNK_ERROR_FRACTION = 0.05, 0.30  # of all tokens of the training texts
 
 
-# ---- the probe of `--probe`: a linear model on the vectors of the encoder, fitted again during pre-training
+# ---- the probe of `--probe`, which scores the model again and again during pre-training
 
 
-@dataclass(frozen=True)
-class Probe:
-    """A labeled dataset on which a linear probe of the encoder is scored."""
+MAX_PROBE_PAIRS = 1_000  # their accuracy has a standard error of 1.6 points
+
+
+class Probe(ABC):
+    """Data on which a model is scored during pre-training."""
 
     name: str
-    task: SequenceTask
-    splits: Splits  # at most `MAX_PROBE_ROWS` rows for training, and as many for validation
 
     @property
+    @abstractmethod
     def metric(self) -> str:
         """The name of the score."""
-        return self.task.state.label_type.default_metric
+
+    @property
+    @abstractmethod
+    def sizes(self) -> dict[str, int]:
+        """Numbers of rows for `metrics.json`."""
+
+    @abstractmethod
+    def compute(self, model: Any, tokenizer: Any, max_length: int) -> float:
+        """Return the score of a model in evaluation mode."""
 
     def score(self, model: Any, tokenizer: Any, max_length: int) -> float:
-        """Return the score of a linear model on the vectors of the encoder with its current weights."""
-        self.task.resolve(max_length=max_length)
-        encoder = Encoder(model.base_model, tokenizer.pad_token_id)
-        parts = [self.splits["train"], self.splits["validation"]]
+        """Return the score of a model with its current weights."""
         was_training = model.training
         model.eval()
         try:
-            features = [self.task.featurize(part, tokenizer) for part in parts]
-            vectors = [compute_pooled_vectors(encoder, part) for part in features]
+            return self.compute(model, tokenizer, max_length)
         finally:
             model.train(was_training)
-        return predict_by_probe(self.task, vectors, parts).score_all()[self.metric]
 
     def summarize(self, log_history: list[dict[str, Any]], best_step: int | None) -> dict[str, Any]:
         """Return the section "probe" of `metrics.json`: scores of the initial and of the final weights.
@@ -87,9 +102,51 @@ class Probe:
         """
         key = PROBE_PREFIX + self.metric
         scores = {entry["step"]: entry[key] for entry in log_history if key in entry}
-        sizes = {split: len(self.splits[split]) for split in ("train", "validation")}
         final = scores[max(scores) if best_step is None else best_step]
-        return {"data": self.name, **sizes, "metric": self.metric, "before": scores[0], "after": final}
+        return {"data": self.name, **self.sizes, "metric": self.metric, "before": scores[0], "after": final}
+
+
+@dataclass(frozen=True)
+class MinimalPairsProbe(Probe):
+    """Minimal pairs, whose accuracy is the score."""
+
+    name: str
+    pairs: MinimalPairs  # at most `MAX_PROBE_PAIRS`
+    metric = "minimal_pairs"
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {"pairs": len(self.pairs.rows)}
+
+    def compute(self, model: Any, tokenizer: Any, max_length: int) -> float:
+        with silence_reports():
+            tokenized, scores = score_pairs(self.pairs, model, tokenizer, self.name)
+        return float(find_correct(scores[tokenized.good], scores[tokenized.bad]).mean())
+
+
+@dataclass(frozen=True)
+class LinearProbe(Probe):
+    """A labeled dataset on which a linear model on the vectors of the encoder is fitted and scored."""
+
+    name: str
+    task: SequenceTask
+    splits: Splits  # at most `MAX_PROBE_ROWS` rows for training, and as many for validation
+
+    @property
+    def metric(self) -> str:
+        return self.task.state.label_type.default_metric
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        return {split: len(self.splits[split]) for split in ("train", "validation")}
+
+    def compute(self, model: Any, tokenizer: Any, max_length: int) -> float:
+        self.task.resolve(max_length=max_length)
+        encoder = Encoder(model.base_model, tokenizer.pad_token_id)
+        parts = [self.splits["train"], self.splits["validation"]]
+        features = [self.task.featurize(part, tokenizer) for part in parts]
+        vectors = [compute_pooled_vectors(encoder, part) for part in features]
+        return predict_by_probe(self.task, vectors, parts).score_all()[self.metric]
 
 
 def load_probe(config: RunConfig) -> Probe | None:
@@ -97,6 +154,10 @@ def load_probe(config: RunConfig) -> Probe | None:
     name = config.probe
     if name is None:
         return None
+    if has_minimal_pairs(path := expand_home(name)):
+        pairs = load_minimal_pairs(path, "--probe").sample(MAX_PROBE_PAIRS, config.seed)
+        report_info(f"probe: {describe_pairs(pairs)}")
+        return MinimalPairsProbe(pairs.name, pairs)
     probe_config = task_definition("classify").config(
         data=name, data_dir=config.data_dir, seed=config.seed, max_train_samples=MAX_PROBE_ROWS,
         max_eval_samples=MAX_PROBE_ROWS,
@@ -119,7 +180,7 @@ def load_probe(config: RunConfig) -> Probe | None:
             f"--probe {name}: the texts have marked entities, and the vectors of the markers are untrained; "
             "pass another dataset"
         )
-    probe = Probe(data.dataset.name, cast("SequenceTask", data.task), splits)
+    probe = LinearProbe(data.dataset.name, cast("SequenceTask", data.task), splits)
     sizes = " and ".join(f"{len(splits[split]):,} {split}" for split in ("train", "validation"))
     report_info(f"probe: {probe.name}; {probe.metric} of a linear model, with {sizes} rows")
     return probe
@@ -158,6 +219,7 @@ class PreparedRun:
     trained_length: int | None  # up to which the positions of the model were trained; None for a new model
     probe: Probe | None  # None without `--probe`
     features: dict[str, Any] = field(init=False)  # `Features`, or `LabeledRows` of a linear model
+    words_by_step: np.ndarray | None = None  # read after each step; None without `--word-budget`
     loss: Loss = field(init=False)  # of the predictions, by which the task evaluates the model
     metric_modules: MetricModules = field(default_factory=MetricModules)
     options: RunOptions = field(default_factory=RunOptions)
@@ -499,7 +561,8 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
     task.resolve(**chosen)
     train_batch_size = task.config.batch_size or token_budget // task.config.max_training_length()
     task.resolve(**select_unset(task.config, {"eval_batch_size": 2 * train_batch_size}))
-    if task.config.max_steps is not None or task.config.time_limit is not None:
+    limits = (task.config.max_steps, task.config.time_limit, task.config.word_budget)
+    if any(limit is not None for limit in limits):
         chosen.pop("epochs", None)  # has no effect
     if chosen:
         values = ", ".join(f"{key} {value:g}" for key, value in chosen.items())
@@ -514,3 +577,20 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
             f"batch_size {merged.batch_size}, gradient_accumulation_steps "
             f"{merged.gradient_accumulation_steps}: the same effective batch size in larger batches"
         )
+    if config.word_budget is not None:
+        _plan_words(prepared, config.word_budget)
+
+
+def _plan_words(prepared: PreparedRun, budget: int) -> None:
+    """Set the number of steps to that which the word budget takes."""
+    config, features = prepared.config, prepared.features["train"]
+    words = count_words_by_step(
+        features, config.batch_size or features.batch_size_for(config.tokens_per_batch),
+        config.gradient_accumulation_steps * distributed.get_world_size(), config.seed, budget,
+    )  # fmt: skip
+    prepared.words_by_step = words
+    prepared.task.resolve(max_steps=len(words))
+    passes = words[-1] / features.phase_features[0].count_words_for_epoch(0).sum()
+    report_info(
+        f"--word-budget {budget:,}: {format_count(len(words), 'step')}, {passes:.1f} passes over the text"
+    )

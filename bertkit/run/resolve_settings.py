@@ -52,12 +52,15 @@ def resolve_settings(
         The settings. With `resume`, also the fingerprints by split of the run's data, else None.
     """
     values = validate_settings(config_class, overrides, f"{name.partition(' ')[0].replace('-', '_')}()")
-    if values.get("time_limit") is not None:  # both by the user, because `run.yaml` contains both
-        # That of a study limits the number of trials, and replaces no setting.
-        for other in get_settings(config_class)["time_limit"].metadata.replaces:
+    for limit in ("word_budget", "time_limit"):
+        if values.get(limit) is None:
+            continue
+        # Both are by the user, because `run.yaml` contains both. The time limit of a study limits the number
+        # of trials, and replaces no setting.
+        for other in get_settings(config_class)[limit].metadata.replaces:
             if values.get(other) is not None:
-                flag = "--" + other.replace("_", "-")
-                raise UserError(f"--time-limit: sets the number of steps; leave out {flag}, or --time-limit")
+                flag, limit_flag = ("--" + name.replace("_", "-") for name in (other, limit))
+                raise UserError(f"{limit_flag}: sets the number of steps; leave out {flag}, or {limit_flag}")
     if isinstance(recipe, str):
         recipe = read_recipe(recipe, name, config_class)
     if recipe is not None:

@@ -78,6 +78,7 @@ class TaskSettings:
     time_column: str | None = None
     time_limit: float | None = None
     weight_column: str | None = None
+    word_budget: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,6 +294,10 @@ class RunConfig(TaskSettings, Settings):
 
     def list_ineffective_settings(self) -> dict[str, str]:
         """Return the settings that have no effect together with these settings, each with the reason."""
+        return {}
+
+    def list_word_checkpoints(self) -> dict[str, int]:
+        """Return the numbers of words after which the model is kept by name; empty without a word budget."""
         return {}
 
     def list_unshardable_flags(self) -> list[str]:

@@ -28,7 +28,7 @@ MODULE_TYPES = ("metric", "comparison", "measurement")
 PYTHON_TYPES = {bool: "bool", int: "int", float: "float", str: "string"}
 PIP_COMMAND = re.compile(r"using 'pip install (.+?)'")  # in the ImportError of `evaluate`
 LOWER_IS_BETTER = re.compile(
-    r"(?:^|_)(?:loss|error|mse|rmse|mae|mape|perplexity|brier|brier_score|nll|ece|aurc|wer|cer)$",
+    r"(?:^|_)(?:loss|error|mse|rmse|mae|mape|perplexity|brier|brier_score|nll|ece|aurc|wer|cer|bits_per_byte)$",
     re.IGNORECASE,
 )
 

@@ -4,7 +4,7 @@ import inspect
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -83,6 +83,8 @@ class EvaluateAndSaveCallback(TrainerCallback):
 
     Training stops on request.
 
+    At `kept_steps`, it also evaluates and saves, and calls `keep_model` with the step.
+
     Trainer's own strategies would also evaluate if training is interrupted within an epoch. An uninterrupted
     run does not have this evaluation, so its best checkpoint could be another one.
 
@@ -93,11 +95,13 @@ class EvaluateAndSaveCallback(TrainerCallback):
     def __init__(
         self, evaluation_steps: int, save_steps: int | None, stop_request: StopRequest,
         log_probe_score: Callable[[], None] | None,
+        keep_model: Callable[[int], None] | None = None, kept_steps: Collection[int] = (),
     ) -> None:  # fmt: skip
         self.evaluation_steps = evaluation_steps
         self.save_steps = save_steps
         self.stop_request = stop_request
         self.log_probe_score = log_probe_score
+        self.keep_model, self.kept_steps = keep_model, kept_steps
         self.is_interrupted = False  # by a signal, on all ranks
 
     def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
@@ -111,10 +115,13 @@ class EvaluateAndSaveCallback(TrainerCallback):
         step = state.global_step
         # A callback of the user, which is called before this one, may stop the training within an epoch.
         is_last = step >= state.max_steps or control.should_training_stop
-        is_evaluation_due = is_last or step % self.evaluation_steps == 0
+        is_kept = self.keep_model is not None and step in self.kept_steps
+        is_evaluation_due = is_last or is_kept or step % self.evaluation_steps == 0
         is_save_due = is_evaluation_due or (self.save_steps is not None and step % self.save_steps == 0)
         if is_save_due and self.log_probe_score is not None:
             self.log_probe_score()  # first, because logging resets `should_log`
+        if self.keep_model is not None and is_kept:
+            self.keep_model(step)  # before the checkpoint: a run that is resumed from it has the model
         if is_evaluation_due:
             control.should_evaluate = control.should_log = True
         if is_save_due:

@@ -12,7 +12,7 @@ in each epoch.
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import accumulate, islice, pairwise
+from itertools import accumulate, count, islice, pairwise
 from typing import Any
 
 import numpy as np
@@ -277,6 +277,28 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
     def list_phase_changes(self) -> dict[int, str]:
         changes = zip(self.phase_ends[:-1], self.phases[1:], strict=True)
         return {step: f"step {step:,}: examples of {phase.length} tokens" for step, phase in changes}
+
+
+def count_words_by_step(
+    features: PhasedFeatures, batch_size: int, batches_per_step: int, seed: int, budget: int
+) -> np.ndarray:
+    """Return the number of words that a run with a single phase has read after each step, `[steps]`.
+
+    The last step is the first one that reaches the budget. The samplers plan all steps in advance, so the
+    numbers are those of the run.
+    """
+    [phase_features] = features.phase_features
+    sampler = LengthGroupedBatchSampler(phase_features, batch_size, batches_per_step, seed)
+    words, total = [], 0.0
+    for epoch in count():
+        sampler.set_epoch(epoch)
+        words_of_examples = phase_features.count_words_for_epoch(epoch)
+        for examples in sampler.plan_effective_batches():
+            total += words_of_examples[examples].sum()
+            words.append(total)
+            if total >= budget:
+                return np.array(words)
+    raise AssertionError  # an epoch has words
 
 
 # ---- batches of examples

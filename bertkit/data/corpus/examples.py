@@ -542,6 +542,14 @@ class CorpusFeatures(Features):
     def example_keys_for_epoch(self, epoch: int, examples: np.ndarray) -> np.ndarray:
         return epoch * len(self) + examples
 
+    def count_words_for_epoch(self, epoch: int) -> np.ndarray:
+        """Return the number of words of each example of an epoch, [n] float64."""
+        plan = self.get_plan(epoch)
+        a = self.corpus.measure(plan.a_start, plan.a_start + plan.a_length)
+        b = self.corpus.measure(plan.b_start, plan.b_start + plan.b_length)
+        words: np.ndarray = a[:, 0] + b[:, 0]
+        return words
+
     def __getitem__(self, index: int) -> dict[str, Any]:
         input_ids, token_type_ids = self.get_sequence(index)
         epoch, index_in_epoch = divmod(index, len(self))

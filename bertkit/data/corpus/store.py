@@ -34,8 +34,9 @@ from bertkit.utils.arrays import (
 from bertkit.utils.cache import cache_or_write
 from bertkit.utils.reporting import report_info
 
-CACHE_VERSION = 7  # to be increased when the code gives a different corpus for the same files
+CACHE_VERSION = 8  # to be increased when the code gives a different corpus for the same files
 DOCUMENTS_FILE, CONTINUATIONS_FILE, INFO_FILE = "documents.bin", "continuations.bin", "corpus.json"
+SIZES_FILE = "sizes.bin"
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,8 @@ class Corpus:
         parent_ids: [m] index of the original document if the documents are parts of others; else None.
         is_continuation: [tokens] bool, whether a token continues the morpheme of the previous token; None if
             the corpus was not split into morphemes.
+        sizes: [d + 1, 3] int64 number of tokens, of words (which white space separates) and of bytes in UTF-8
+            before each document of the files; at the end, of all. None for a corpus without text.
         counts: Number of tokens, sentences, documents, [UNK] tokens ("unknown") and characters.
         notes: Notes for the console on how the files were read and what was left out.
     """
@@ -60,8 +63,24 @@ class Corpus:
     document_offsets: np.ndarray
     parent_ids: np.ndarray | None = field(default=None, kw_only=True)
     is_continuation: np.ndarray | None = field(default=None, kw_only=True)
+    sizes: np.ndarray | None = field(default=None, kw_only=True)
     counts: dict[str, int] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def measure(self, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
+        """Return the number of words and of bytes of spans of tokens, [spans, 2] float64.
+
+        Those of a document that a span cuts are divided by the number of tokens.
+        """
+        assert self.sizes is not None
+        tokens, *totals = self.sizes.T
+        return np.stack([np.interp(stops, tokens, x) - np.interp(starts, tokens, x) for x in totals], -1)
+
+    def count_tokens_per_byte(self, documents: np.ndarray) -> float:
+        """Return the tokens of documents per byte of their text."""
+        token_offsets = self.sentence_offsets[self.document_offsets].astype(np.int64)
+        starts, stops = token_offsets[documents], token_offsets[documents + 1]
+        return float((stops - starts).sum() / self.measure(starts, stops)[:, 1].sum())
 
 
 def load_corpus(
@@ -133,6 +152,8 @@ def write_corpus(
     dtype, has_morphemes = get_token_dtype(tokenizer), word_units == "morphemes"
     counts = dict.fromkeys(("tokens", "sentences", "documents", "unknown", "characters"), 0)
     document_starts: list[np.ndarray] = []
+    sizes: list[np.ndarray] = []
+    totals = np.zeros(3, np.int64)
     last_document = -1
     with RaggedWriter(folder, dtype) as writer, ExitStack() as stack:
         if has_morphemes:
@@ -146,6 +167,11 @@ def write_corpus(
             writer.add(batch.input_ids, batch.lengths[has_tokens])
             if has_morphemes:
                 continuations_file.write(find_continuations(texts, batch.spans, batch.lengths).tobytes())
+            text_sizes = [(len(text.split()), len(text.encode("utf-8", "replace"))) for text in texts]
+            measures = np.column_stack([batch.lengths, np.array(text_sizes, np.int64).reshape(-1, 2)])
+            before = np.cumsum([totals, *measures[has_tokens]], axis=0)
+            sizes.append(before[:-1][starts])
+            totals = before[-1]
             counts["tokens"] += len(batch.input_ids)
             counts["sentences"] += len(document)
             counts["documents"] += len(starts)
@@ -153,6 +179,7 @@ def write_corpus(
             counts["characters"] += sum(map(len, texts))
     offsets = np.concatenate([*document_starts, [counts["sentences"]]])
     offsets.astype(writer.offset_dtype).tofile(folder / DOCUMENTS_FILE)
+    np.concatenate([*sizes, [totals]]).astype(np.int64).tofile(folder / SIZES_FILE)
     if not counts["tokens"]:
         raise UserError(
             f"{description}: no text: the tokenizer gives no tokens, only control characters were found; "
@@ -170,7 +197,8 @@ def open_corpus(folder: Path) -> Corpus:
     documents = map_array(folder / DOCUMENTS_FILE, sentences.dtype)
     path = folder / CONTINUATIONS_FILE
     is_continuation = map_array(path, np.dtype(bool)) if path.exists() else None
-    return Corpus(token_ids, sentences, documents, is_continuation=is_continuation, **info)
+    sizes = map_array(folder / SIZES_FILE, np.dtype(np.int64)).reshape(-1, 3)
+    return Corpus(token_ids, sentences, documents, is_continuation=is_continuation, sizes=sizes, **info)
 
 
 # ---- token vectors

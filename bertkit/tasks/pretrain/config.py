@@ -73,7 +73,7 @@ class PretrainConfig(TextConfig, RunConfig):
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr", "rtd"] = setting(
         "mlm+nsp",
         "MLM with next sentence (mlm+nsp) or sentence order prediction (mlm+sop); mlm; ltr, left to right; "
-        "rtd, as in ELECTRA.",
+        "rtd, as in ELECTRA. After an hour on a CPU, rtd was not better than mlm on any of three tasks.",
         Panel.SCRATCH,
     )
     generator_size: float | None = setting(
@@ -117,12 +117,23 @@ class PretrainConfig(TextConfig, RunConfig):
         Panel.MASKING, default_text="--max-length for all steps", replaces=("max_length",),
     )  # fmt: skip
     probe: str | None = setting(
-        None, "Labeled dataset for a linear probe of the encoder at each checkpoint.", Panel.ROWS,
+        None,
+        "Scores the model at each checkpoint: a labeled dataset (linear probe of the encoder) or minimal "
+        "pairs.",
+        Panel.ROWS,
         is_path=True, completion="data",
     )  # fmt: skip
     time_limit: float | None = setting(
         None, "Minutes for training and evaluation; sets the number of steps.", Panel.SPEED, min=0.001,
         default_text="no limit", replaces=("max_steps", "epochs"),
+    )  # fmt: skip
+    word_budget: int | None = setting(
+        None, "Words of the training text to read; sets the number of steps.", Panel.SPEED, min=1,
+        default_text="no limit", replaces=("max_steps", "epochs", "time_limit"),
+    )  # fmt: skip
+    save_words: str | None = setting(
+        None, "Numbers of words after which the model is evaluated and kept in RUN/words/, such as 1M,2M.",
+        Panel.RUN_DIRECTORY, default_text="1M,2M,...,10M,20M,...,100M up to --word-budget",
     )  # fmt: skip
     preview: int | None = setting(
         None, "Print N masked examples and the statistics of the masking, and exit.", Panel.RUN_DIRECTORY,
@@ -147,13 +158,49 @@ class PretrainConfig(TextConfig, RunConfig):
     def use_run_as_model(self, run_dir: Path) -> Self:
         """Return the settings for training a finished run further, without those of a model from scratch."""
         settings = get_settings(type(self))
-        names = [*get_scratch_flags(type(self)), "generator_size", "probe"]
+        names = [*get_scratch_flags(type(self)), "generator_size", "probe", "word_budget", "save_words"]
         unset: dict[str, Any] = {name: settings[name][2] for name in names}
         return dataclasses.replace(super().use_run_as_model(run_dir), **unset)
 
     def list_unshardable_flags(self) -> list[str]:
-        flags = {"--probe": self.probe is not None, "--objective rtd": self.objective == "rtd"}
+        flags = {
+            "--probe": self.probe is not None, "--objective rtd": self.objective == "rtd",
+            "--word-budget": self.word_budget is not None,
+        }  # fmt: skip
         return [flag for flag, is_used in flags.items() if is_used]
+
+    def list_word_checkpoints(self) -> dict[str, int]:
+        """Return the numbers of words of `--save-words` by name, ascending; the last is `--word-budget`.
+
+        The default has the numbers of the BabyLM challenge up to the budget.
+        """
+        budget, text = self.word_budget, self.save_words
+        if budget is None:
+            if text is not None:
+                raise UserError(f"--save-words {text}: applies only to --word-budget; pass both or neither")
+            return {}
+        if self.phases is not None and "," in self.phases:
+            raise UserError(f"--phases {self.phases}: --word-budget needs a single length; omit one of them")
+        if any(argument.startswith("train_sampling_strategy=") for argument in self.set):
+            raise UserError(
+                "--set train_sampling_strategy: --word-budget defines its own order; omit one of them"
+            )
+        counts = [*range(MILLION, 10 * MILLION, MILLION), *range(10 * MILLION, 101 * MILLION, 10 * MILLION)]
+        if text is not None:
+            parts = [part.strip() for part in text.split(",")]
+            units = [WORD_UNITS.get(part[-1:], 1) for part in parts]
+            numbers = [part[:-1] if unit > 1 else part for part, unit in zip(parts, units, strict=True)]
+            if not all(map(str.isdecimal, numbers)):
+                raise UserError(
+                    f"--save-words {text}: cannot parse it; write numbers of words such as 500k,1M,2M"
+                )
+            counts = [int(number) * unit for number, unit in zip(numbers, units, strict=True)]
+            if not 0 < min(counts) <= max(counts) <= budget:
+                raise UserError(
+                    f"--save-words {text}: has numbers outside of 1 to --word-budget {budget:,}; omit them"
+                )
+        kept = sorted({budget, *(count for count in counts if count < budget)})
+        return {format_word_count(count): count for count in kept}
 
     def max_training_length(self) -> int:
         from bertkit.data.corpus.examples import parse_phases
@@ -161,6 +208,16 @@ class PretrainConfig(TextConfig, RunConfig):
         if self.phases is None:
             return super().max_training_length()
         return max(phase.length for phase in parse_phases(self.phases))
+
+
+MILLION = 1_000_000
+WORD_UNITS = {"k": 1_000, "M": MILLION}
+
+
+def format_word_count(count: int) -> str:
+    """Return a number of words as `--save-words` takes it, such as `2M`."""
+    unit = next((unit for unit in ("M", "k") if count % WORD_UNITS[unit] == 0), "")
+    return f"{count // WORD_UNITS.get(unit, 1)}{unit}"
 
 
 def get_scratch_flags(config_class: type[PretrainConfig]) -> dict[str, str]:

@@ -10,7 +10,6 @@ from bertkit.data.corpus.examples import build_nsp_pairs, build_segments, build_
 from bertkit.data.masking import (
     CausalLmCollator,
     MlmCollator,
-    ReplacedTokenCollator,
     build_masker,
     build_special_tokens_mask,
 )
@@ -20,8 +19,17 @@ from bertkit.models.loading import ModelSource, load_model
 from bertkit.models.losses import Loss
 from bertkit.models.pooling import is_causal
 from bertkit.models.pretraining import PretrainingLoss, add_masked_position_hook, reduce_pretraining_logits
+from bertkit.models.replaced_tokens import (
+    ReplacedTokenCollator,
+    ReplacedTokenLoss,
+    build_replaced_token_model,
+    find_generator,
+    reduce_replaced_token_logits,
+    score_majority,
+    score_replaced_tokens,
+)
 from bertkit.settings.declaration import get_flag, get_settings, list_settings
-from bertkit.stats.scores import Scores, score_majority, score_pretraining, score_replaced_tokens
+from bertkit.stats.scores import Scores, score_pretraining
 from bertkit.tasks.base import TransformersPipeline
 from bertkit.tasks.pretrain.config import PretrainConfig
 
@@ -67,6 +75,11 @@ class Objective:
             max_predictions_per_seq=max_predictions, seed=config.seed,
         )  # fmt: skip
         return self.masking_collator_class(pad, masker, is_special, config.has_pairs)
+
+    @property
+    def part(self) -> str:
+        """Prefix of the scores of tokens, such as `mlm_loss`."""
+        return "lm" if self.is_causal else "mlm"
 
     @property
     def auto_class(self) -> Any:
@@ -134,7 +147,7 @@ class Objective:
 
     def make_loss(self) -> Loss:
         """Return the sum of the mean loss over predicted tokens and the mean loss over pairs."""
-        return PretrainingLoss()
+        return PretrainingLoss(self.part)
 
     @property
     def reduce_example_logits(self) -> Callable[..., Any]:
@@ -143,7 +156,7 @@ class Objective:
 
     def score(self, sums: np.ndarray, has_pairs: bool) -> Scores:
         """Return the scores of the sums of all examples."""
-        return score_pretraining(sums, has_pairs)
+        return score_pretraining(sums, has_pairs, self.part)
 
     def score_baselines(self, unigram: Scores, sums: np.ndarray | None) -> dict[str, Scores]:
         """Return the scores of baselines by name.
@@ -182,13 +195,9 @@ class ReplacedTokenDetection(Objective):
     hub_task = "feature-extraction"
 
     def build_model(self, model_config: Any, source: ModelSource, config: PretrainConfig) -> Any:
-        from bertkit.models.replaced_tokens import build_replaced_token_model
-
         return build_replaced_token_model(model_config, source, config.generator_size)
 
     def describe_model(self, source: ModelSource, config: PretrainConfig) -> str:
-        from bertkit.models.replaced_tokens import find_generator
-
         generator = find_generator(source)
         if generator is None:
             return "new generator"
@@ -200,14 +209,10 @@ class ReplacedTokenDetection(Objective):
         return ""
 
     def make_loss(self) -> Loss:
-        from bertkit.models.replaced_tokens import ReplacedTokenLoss
-
         return ReplacedTokenLoss()
 
     @property
     def reduce_example_logits(self) -> Callable[..., Any]:
-        from bertkit.models.replaced_tokens import reduce_replaced_token_logits
-
         return reduce_replaced_token_logits
 
     def score(self, sums: np.ndarray, has_pairs: bool) -> Scores:

@@ -1,5 +1,6 @@
 """`pretrain-mlm-nsp`: pre-train a model on running text, whose documents are the rows."""
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
@@ -53,9 +54,11 @@ from bertkit.tasks.pretrain.config import (
     apply_phases,
     check_scratch_settings,
 )
+from bertkit.tasks.pretrain.minimal_pairs import has_minimal_pairs
 from bertkit.tasks.pretrain.objectives import OBJECTIVES, Objective
 from bertkit.training.arguments import suggest_pretraining_rate
 from bertkit.utils import distributed
+from bertkit.utils.files import expand_home
 
 # For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
 CONTINUED_LEARNING_RATE = 2e-5
@@ -142,6 +145,13 @@ class Pretrain(Task):
 
     def load_data(self) -> LoadedDataset:
         self.objective.validate_config(self.config)
+        self.config.list_word_checkpoints()
+        name = self.config.probe
+        if name and self.config.objective == "rtd" and has_minimal_pairs(expand_home(name)):
+            raise UserError(
+                f"--probe {name}: --objective rtd trains a model that predicts no tokens, so it cannot score "
+                "minimal pairs; pass a labeled dataset, or another objective"
+            )
         sources = self.find_sources()
         train = sources["train"]
         check_scratch_settings(self.config)
@@ -347,9 +357,18 @@ class Pretrain(Task):
         Their scores are those of whole texts, and do not depend on which tokens an example masks.
         """
         locate_documents = self.state.corpus_set.locate_documents
-        unigram = score_unigram(*locate_documents(train), *locate_documents(rows))
+        unigram = score_unigram(*locate_documents(train), *locate_documents(rows), self.objective.part)
         baselines = self.objective.score_baselines(unigram, self.state.validation_sums)
-        return {name: Scorer.constant(scores) for name, scores in baselines.items()}
+        return {
+            name: Scorer.constant(self.add_bits_per_byte(scores, rows)) for name, scores in baselines.items()
+        }
+
+    def add_bits_per_byte(self, scores: Scores, rows: Rows) -> Scores:
+        """Add the loss of tokens as bits per byte of the text of these rows, which no vocabulary changes."""
+        if (loss := scores.get(f"{self.objective.part}_loss")) is None:
+            return scores
+        corpus, documents = self.state.corpus_set.locate_documents(rows)
+        return {**scores, "bits_per_byte": loss * corpus.count_tokens_per_byte(documents) / math.log(2)}
 
 
 # ---- documents as rows, which are split, sampled and deduplicated like any other rows
@@ -441,12 +460,16 @@ class PretrainEvaluation(Evaluation):
 
     @cached_property
     def scores(self) -> Scores:
-        return self.task.objective.score(self.outputs.logits, self.task.config.has_pairs)
+        return self._score(self.outputs.logits)
 
     @cached_property
     def scorer(self) -> Scorer:
-        logits, has_pairs = self.outputs.logits, self.task.config.has_pairs
-        return Scorer(lambda rows: self.task.objective.score(logits[rows], has_pairs), len(logits))
+        logits = self.outputs.logits
+        return Scorer(lambda rows: self._score(logits[rows]), len(logits))
+
+    def _score(self, sums: np.ndarray) -> Scores:
+        scores = self.task.objective.score(sums, self.task.config.has_pairs)
+        return self.task.add_bits_per_byte(scores, self.outputs.rows)
 
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         features, logits = self.outputs.features, self.outputs.logits
