@@ -447,9 +447,14 @@ class FetchConfig(Settings):
 class TokenizerConfig(TextConfig):
     """The settings of `bertkit train-tokenizer`."""
 
-    vocab_size: int = setting(
-        DEFAULT_VOCAB_SIZE, "Maximum number of tokens, including special tokens.", Panel.COMMON, min=6
-    )
+    extend: str | None = setting(
+        None, "Pre-trained model to add words of the text to, as tokens with embeddings.", Panel.COMMON,
+        completion="models", default_text="a new vocabulary",
+    )  # fmt: skip
+    vocab_size: int | None = setting(
+        None, "Maximum number of tokens, including special tokens.", Panel.COMMON, min=6,
+        default_text=f"{DEFAULT_VOCAB_SIZE}; with --extend, 1000 more than the model has",
+    )  # fmt: skip
     cased: bool = setting(False, "Keep capital letters instead of lower-casing the text.", Panel.COMMON)
     strip_accents: bool | None = setting(
         None, "Remove accents from letters.", Panel.VOCABULARY,
