@@ -268,7 +268,8 @@ class AblationConfig(PretrainConfig):
     excluded_settings = (
         PretrainConfig.excluded_settings
         | SINGLE_RUN_SETTINGS
-        | {"model", "objective", "phases", "preview", "generator_size", "probe", "time_limit"}
+        | {"model", "objective", "phases", "preview", "generator_size", "probe"}
+        | {"time_limit", "word_budget", "save_words"}
     )
 
     data: DataSource | None = setting(

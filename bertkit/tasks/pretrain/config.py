@@ -72,8 +72,8 @@ class PretrainConfig(TextConfig, RunConfig):
     )
     objective: Literal["mlm+nsp", "mlm", "mlm+sop", "ltr", "rtd"] = setting(
         "mlm+nsp",
-        "MLM with next sentence (mlm+nsp) or sentence order prediction (mlm+sop); mlm; ltr, left to right; "
-        "rtd, as in ELECTRA. After an hour on a CPU, rtd was not better than mlm on any of three tasks.",
+        "MLM with next sentence (mlm+nsp) or sentence order prediction (mlm+sop); mlm; ltr; rtd, in an hour "
+        "on a CPU no better than mlm.",
         Panel.SCRATCH,
     )
     generator_size: float | None = setting(
