@@ -25,6 +25,7 @@ from bertkit.run.session import check_sharding
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils import system
+from bertkit.utils.worker_processes import check_process_count
 
 pytestmark = pytest.mark.cpu  # a GPU cannot train two ranks
 
@@ -264,7 +265,7 @@ def test_a_killed_rank_stops_all_and_resume_is_bit_identical(killed, outcomes):
 @pytest.mark.slow
 def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch, results):
     args = ["classify", "--data", toy, "--model", tiny]
-    monkeypatch.setattr(launch, "count_cores", lambda: 2)
+    monkeypatch.setattr(system, "count_cores", lambda: 2)
     assert cli(*args, "--nproc", 3)[::2] == (
         2,
         "bertkit: --nproc 3: this machine has 2 cores and no GPU; pass at most 2\n",
@@ -317,7 +318,7 @@ def make_unfinished_run(folder, tmp_path):
     ("print('done')", 0, ""),
 ])  # fmt: skip
 def test_the_launcher_reports_how_a_rank_ended(script, status, message, monkeypatch, capfd):
-    monkeypatch.setattr(launch, "count_cores", lambda: 2)
+    monkeypatch.setattr(system, "count_cores", lambda: 2)
     monkeypatch.setattr(launch, "GRACE_SECONDS", (0.2, 0.2))
     popen = subprocess.Popen
 
@@ -331,41 +332,41 @@ def test_the_launcher_reports_how_a_rank_ended(script, status, message, monkeypa
 
 
 def test_processes_on_the_cpu_are_limited_by_its_cores(monkeypatch):
-    monkeypatch.setattr(launch, "count_cores", lambda: 4)
-    monkeypatch.setattr(launch.Path, "glob", lambda *_: [Path("/dev/nvidia0")])
+    monkeypatch.setattr(system, "count_cores", lambda: 4)
+    monkeypatch.setattr(Path, "glob", lambda *_: [Path("/dev/nvidia0")])
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    launch.check_process_count(4, "cpu")
+    check_process_count(4, "cpu")
     with pytest.raises(UserError, match="--nproc 2: this machine has 1 GPU"):
-        launch.check_process_count(2, "auto")
+        check_process_count(2, "auto")
     with pytest.raises(UserError, match="has 4 cores; pass at most 4"):
-        launch.check_process_count(5, "cpu")
-    monkeypatch.setattr(launch, "count_cores", lambda: 1)
+        check_process_count(5, "cpu")
+    monkeypatch.setattr(system, "count_cores", lambda: 1)
     with pytest.raises(UserError, match="has 1 core; leave it out"):
-        launch.check_process_count(2, "cpu")
+        check_process_count(2, "cpu")
 
 
 @pytest.mark.parametrize(("visible", "count"), [
     (None, 4), ("0,2", 2), ("3", 1), ("0,1,2,3,4", 4), ("0,-1,1", 1), ("1,9,2", 1), ("GPU-1a, GPU-2b", 2),
 ])  # fmt: skip
 def test_only_visible_gpus_count(visible, count, monkeypatch):
-    monkeypatch.setattr(launch.Path, "glob", lambda *_: [Path(f"/dev/nvidia{n}") for n in range(4)])
+    monkeypatch.setattr(Path, "glob", lambda *_: [Path(f"/dev/nvidia{n}") for n in range(4)])
     if visible is None:
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    launch.check_process_count(count, "auto")
+    check_process_count(count, "auto")
     with pytest.raises(UserError, match=f"this machine has {count} GPU"):
-        launch.check_process_count(count + 1, "auto")
+        check_process_count(count + 1, "auto")
 
 
 @pytest.mark.parametrize("visible", ["", "-1", "no", "0,0"])
 def test_hidden_gpus_leave_the_cores(visible, monkeypatch):
-    monkeypatch.setattr(launch, "count_cores", lambda: 2)
-    monkeypatch.setattr(launch.Path, "glob", lambda *_: [Path(f"/dev/nvidia{n}") for n in range(4)])
+    monkeypatch.setattr(system, "count_cores", lambda: 2)
+    monkeypatch.setattr(Path, "glob", lambda *_: [Path(f"/dev/nvidia{n}") for n in range(4)])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    launch.check_process_count(2, "auto")
+    check_process_count(2, "auto")
     with pytest.raises(UserError, match="2 cores and no GPU"):
-        launch.check_process_count(3, "auto")
+        check_process_count(3, "auto")
 
 
 HANDLE_SIGNAL = """
@@ -390,7 +391,7 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
         f"import os, signal, sys, time\n{handler}\nopen(r'{tmp_path}/' + os.environ['RANK'], 'w').close()\n"
     )
     popen = subprocess.Popen
-    monkeypatch.setattr(launch, "count_cores", lambda: 2)
+    monkeypatch.setattr(system, "count_cores", lambda: 2)
 
     def start_script(command, **kwargs):
         process = popen([sys.executable, "-c", script + action], **kwargs)

@@ -2,19 +2,28 @@
 
 import csv
 import io
+import itertools
 import json
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
-from conftest import ROW_MAKERS, assert_refused, read_predictions, write_rows
+from conftest import ROW_MAKERS, assert_refused, read_predictions, slow_fixture, write_rows
 
 import bertkit
 from bertkit.api import load
+from bertkit.commands import inputs
 from bertkit.data.readers.formats import stream_rows
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.run.predictor import align_chunks_to_groups
 from bertkit.tasks.base import InputSchema
+from bertkit.utils import system, worker_processes
 
 GOLD = {"classify": "label", "nli": "label", "ner": "tags", "qa": "answers", "swag": "label"}
 
@@ -152,6 +161,77 @@ def test_streamed_rows_give_the_predictions_of_rows_loaded_at_once(runs, cli, mo
     _, streamed, _ = cli("predict", runs / "classify", "--data", runs / "classify.jsonl")
     assert close(lines(streamed), lines(at_once))
     assert [row["id"] for row in lines(streamed)] == list(range(60))
+
+
+# ---- in several processes
+
+
+@pytest.fixture
+def in_chunks(monkeypatch):
+    """Read files in chunks of 8 rows, and let two processes run on every machine."""
+    monkeypatch.setattr(inputs, "stream_rows", partial(stream_rows, chunk_size=8, stream_above_bytes=0))
+    monkeypatch.setattr(system, "count_cores", lambda: 2)
+
+
+@slow_fixture
+def linear(tmp_path_factory):
+    """A linear model of texts, and 60 rows: worker processes load it without torch."""
+    folder = tmp_path_factory.mktemp("linear")
+    data = write_rows(folder / "rows.jsonl", ROW_MAKERS["classify"](60))
+    bertkit.classify(data=data, method="tfidf", output_dir=folder / "run")
+    return folder / "run", data
+
+
+@pytest.mark.parametrize("flags", [["--all-scores"], ["--format", "csv"], ["--json"]])
+def test_two_processes_write_what_one_writes(linear, cli, in_chunks, flags):
+    args = ["predict", linear[0], "--data", linear[1], *flags]
+    expected = cli(*args)
+    assert (expected[0], len(expected[1]) > 0) == (0, True)
+    assert cli(*args, "--nproc", 2) == expected
+    assert multiprocessing.active_children() == []
+
+
+@pytest.mark.slow
+def test_two_processes_with_an_encoder_write_the_tags_and_the_messages_of_one(runs, cli, in_chunks):
+    args = ["predict", runs / "ner", "--data", runs / "ner.jsonl", "--format", "conll"]
+    expected = cli(*args)
+    assert cli(*args, "--nproc", 2) == expected
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL"), reason="this system has no SIGKILL")
+@pytest.mark.parametrize(
+    ("stop", "status", "words"),
+    [(lambda: multiprocessing.active_children()[0].kill(), 2, "--nproc: a worker process was killed"),
+     (lambda: os.kill(os.getpid(), signal.SIGTERM), 130, "interrupted")],
+    ids=["a killed process", "a signal"],
+)  # fmt: skip
+def test_a_killed_process_or_a_signal_leaves_neither_files_nor_processes(
+    linear, cli, in_chunks, tmp_path, monkeypatch, stop, status, words
+):
+    read = inputs.stream_rows
+    monkeypatch.setattr(inputs, "stream_rows", lambda *args: itertools.cycle(list(read(*args))))
+
+    def wait_and_stop():
+        while not any(path.stat().st_size for path in tmp_path.rglob("p.jsonl")):
+            time.sleep(0.02)
+        stop()
+
+    thread = threading.Thread(target=wait_and_stop, daemon=True)
+    thread.start()
+    args = ["predict", linear[0], "--data", linear[1], "--nproc", 2]
+    found, _, err = cli(*args, "-o", tmp_path / "p.jsonl")
+    thread.join()
+    lines = [line for line in err.splitlines() if line.startswith("bertkit:")]
+    assert (found, len(lines), words in lines[0]) == (status, 1, True), err
+    assert (list(tmp_path.rglob("*")), multiprocessing.active_children()) == ([], [])
+
+
+def test_several_processes_are_refused_where_they_do_not_apply(runs, cli, tmp_path, monkeypatch):
+    monkeypatch.setattr(system, "count_cores", lambda: 2)
+    monkeypatch.setattr(worker_processes, "count_gpus", lambda: 0)
+    args = [runs / "classify", "--text", "one", "--nproc"]
+    assert_refused(cli, tmp_path, [*args, 3], ["--nproc 3: this machine has 2 cores"], "predict")
+    assert_refused(cli, tmp_path, [*args, 2, "--rank-for-labeling"], ["--rank-for-labeling"], "predict")
 
 
 def test_documents_are_never_split_across_chunks():

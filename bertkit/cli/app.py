@@ -54,6 +54,12 @@ class Command:
     module: str
     name: str = ""  # of the task or suite that the function runs
     has_recipe: bool = False  # whether `--recipe` accepts the recipes of this task or suite
+    starts_workers: bool = False  # whether the function starts the processes of `--nproc` itself
+
+    @property
+    def has_ranks(self) -> bool:
+        """Whether several processes, which a launcher starts, can run the command together."""
+        return "nproc" in get_settings(self.config) and not self.starts_workers
 
     def build(self) -> Callable[..., int | None]:
         """Return the command for Typer."""
@@ -61,7 +67,7 @@ class Command:
 
     def run(self, settings: dict[str, Any], as_json: bool, *recipe: Recipe | None) -> int | None:
         """Run the command, in several processes if `--nproc` says so; return its exit status, None for 0."""
-        processes = settings.get("nproc", 1)
+        processes = settings.get("nproc", 1) if self.has_ranks else 1
         if processes > 1 and system.get_launched_world_size() == 1:
             sys.exit(launch(processes, settings.get("device", "auto")))
         exit_with_launcher()
@@ -163,6 +169,7 @@ COMMANDS: dict[str, dict[str, Any]] = {
             configs.PredictConfig,
             "Predict with a finished run: rows of a file, texts, or lines on standard input.",
             "bertkit.commands.predict",
+            starts_workers=True,
         ),
         "serve": Command(
             configs.ServeConfig,
@@ -247,7 +254,7 @@ def _prepare(
     command = context.invoked_subcommand
     if command and system.get_launched_world_size() > 1:
         declared = next((panel[command] for panel in COMMANDS.values() if command in panel), None)
-        if not (isinstance(declared, Command) and "nproc" in get_settings(declared.config)):
+        if not (isinstance(declared, Command) and declared.has_ranks):
             raise UserError(
                 f"{command}: runs in one process; start it without a launcher (torchrun, accelerate launch)"
             )

@@ -15,10 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from operator import methodcaller
-from pathlib import Path
 from typing import Any
 
-from bertkit.errors import UserError, format_count
 from bertkit.utils.distributed import LAUNCHER_VARIABLE
 from bertkit.utils.system import (
     EXIT_INTERRUPTED,
@@ -41,6 +39,8 @@ EXIT_LOST_CONNECTION = 1  # exit status of a rank that lost the connection to an
 
 def launch(processes: int, device: str) -> int:
     """Run the current command line in several processes, and return the exit status."""
+    from bertkit.utils.worker_processes import check_process_count  # imports multiprocessing
+
     check_process_count(processes, device)
     children = _start_processes(processes)
     received_signals: list[int] = []
@@ -61,35 +61,6 @@ def launch(processes: int, device: str) -> int:
             child.kill()
         for number, handler in original_handlers.items():
             signal.signal(number, handler)
-
-
-def check_process_count(processes: int, device: str) -> None:
-    """Raise `UserError` if there are more processes than GPUs or, on the CPU, than cores."""
-    num_gpus = 0 if device == "cpu" else _count_gpus()
-    max_processes = num_gpus or count_cores()
-    if processes > max_processes:
-        cores = format_count(max_processes, "core") + (" and no GPU" if device != "cpu" else "")
-        devices = format_count(num_gpus, "GPU") if num_gpus else cores
-        fix = "leave it out" if max_processes == 1 else f"pass at most {max_processes}"
-        raise UserError(f"--nproc {processes}: this machine has {devices}; {fix}")
-
-
-def _count_gpus() -> int:
-    """Return the number of GPUs of this machine that CUDA shows to programs, without importing PyTorch.
-
-    CUDA reads the names in CUDA_VISIBLE_DEVICES up to the first invalid one. If a name is
-    repeated, it shows no GPU.
-    """
-    num_gpus = len(list(Path("/dev").glob("nvidia[0-9]*")))
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is None:
-        return num_gpus
-    names = []
-    for name in map(str.strip, visible.split(",")):
-        if not (name.startswith(("GPU-", "MIG-")) or (name.isdecimal() and int(name) < num_gpus)):
-            break
-        names.append(name)
-    return min(num_gpus, len(names)) if len(set(names)) == len(names) else 0
 
 
 def _start_processes(processes: int) -> list[subprocess.Popen]:

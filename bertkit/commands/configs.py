@@ -323,6 +323,7 @@ class PredictConfig(Settings):
         has_parameter=False,
     )  # fmt: skip
     batch_size: int | None = _eval_batch_size_setting()
+    nproc: int = setting(1, "Processes: one per GPU, or several on a CPU.", Panel.SPEED, min=1)
     device: str = device_setting()
 
 

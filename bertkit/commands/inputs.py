@@ -60,6 +60,12 @@ class TruncationCounter:
         self.truncated += features.num_truncated
         self.longest = max(self.longest, features.max_untruncated_length)
 
+    def merge(self, other: "TruncationCounter") -> None:
+        """Add the texts that another process has counted."""
+        self.total += other.total
+        self.truncated += other.truncated
+        self.longest = max(self.longest, other.longest)
+
     def report(self, max_length: int) -> None:
         """Report the number of truncated texts, if there are any."""
         if self.truncated:

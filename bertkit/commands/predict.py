@@ -4,8 +4,12 @@ import csv
 import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
@@ -23,21 +27,39 @@ from bertkit.commands.inputs import (
 )
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count, format_list
-from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_predictor
+from bertkit.models.loading import is_linear_text_model
+from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_prediction_task, load_predictor
 from bertkit.settings.declaration import expand_path_settings
 from bertkit.settings.validation import validate_settings
-from bertkit.tasks.base import Evaluation, ScoreDetail
+from bertkit.tasks.base import Evaluation, ScoreDetail, Task
 from bertkit.tasks.text.task import SequenceEvaluation
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.cache import write_to_temporary
 from bertkit.utils.console import get_piped_stdin, out_console, print_json, print_records
 from bertkit.utils.files import check_output_file, expand_home, write_chunks
-from bertkit.utils.reporting import keep_reporter, silence_libraries
+from bertkit.utils.reporting import (
+    Reporter,
+    keep_reporter,
+    report_info,
+    report_warning,
+    silence_libraries,
+    track_progress,
+    use_reporter,
+)
+from bertkit.utils.system import read_int
 from bertkit.utils.text import replace_control_characters, replace_non_finite
+from bertkit.utils.worker_processes import (
+    WorkerProcess,
+    check_process_count,
+    divide_machine,
+    enter_worker,
+)
 
 if TYPE_CHECKING:  # predict imports neither of them, which are slow
     from datasets import Dataset
     from pandas import DataFrame
+
+    from bertkit.commands.label_ranking import LabelRanking
 
 PredictionFormat = Literal["jsonl", "csv", "conll"]
 FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
@@ -45,25 +67,30 @@ FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
 }  # fmt: skip
 CONLL_FILE = "predictions.conll"  # written only by tasks that tag words
 TABLE_FILE = "predictions.arrow"
+# What a worker process imports in addition, by whether the model is a linear one.
+RUN_MODULES = {True: ["bertkit.models.linear_text", "scipy.sparse"], False: ["bertkit.training.scoring"]}
 
 
 @dataclass(frozen=True)
 class PredictionChunk:
     """Prediction records of one chunk of rows, and the evaluation that they were made from.
 
-    The evaluation of ranked rows is None, because they have another order.
+    The evaluation of ranked rows is None, because they have another order, and so is that of a worker
+    process. A worker process has serialized the records if the format has no columns: the text replaces them.
     """
 
     records: list[dict[str, Any]]
     evaluation: Evaluation | None
     task_name: str
+    count: int  # of the records
+    text: str | None = None
 
 
 @dataclass(frozen=True)
 class Predictions:
     """Prediction records, which are computed during the iteration. They can be iterated only once."""
 
-    chunks: Iterator[PredictionChunk]
+    chunks: Generator[PredictionChunk]
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return (record for chunk in self.chunks for record in chunk.records)
@@ -77,8 +104,15 @@ class Predictions:
         return self.to_dataset().to_pandas()
 
 
-def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predictions:
-    """Predict rows with a finished run. Standard input is read if the settings name no rows."""
+def predict(
+    settings: Mapping[str, Any],
+    stdin: BinaryIO | None = None,
+    output_format: "PredictionFormat | None" = None,
+) -> Predictions:
+    """Predict rows with a finished run. Standard input is read if the settings name no rows.
+
+    Worker processes serialize their predictions if the output format is known.
+    """
     config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
     config = expand_path_settings(config, "run", "output")
     texts_by_flag = {name: list(texts) for name in PREDICT_TEXT_SETTINGS if (texts := getattr(config, name))}
@@ -91,6 +125,24 @@ def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predi
         from bertkit.commands.explain import require_explainable  # imports torch
 
         require_explainable(load_run_task(Path(config.run)), config.run)
+    if config.nproc > 1:
+        check_process_count(config.nproc, config.device)
+        if config.rank_for_labeling:
+            raise UserError(
+                f"--nproc {config.nproc}: cannot be combined with --rank-for-labeling, which compares "
+                "all rows; pass one of them"
+            )
+        task = load_prediction_task(config.run)
+        collect_passed_columns(config, task, config.run)
+        workers = _predict_in_workers(_iter_rows(config, task, texts_by_flag, stdin), config, output_format)
+        return Predictions(keep_reporter(workers))
+    predictor = _load_predictor(config)
+    row_chunks = _iter_rows(config, predictor.task, texts_by_flag, stdin)
+    return Predictions(keep_reporter(_iter_prediction_chunks(predictor, row_chunks, config)))
+
+
+def _load_predictor(config: PredictConfig) -> Predictor:
+    """Load the model of the run for the settings, and report how it predicts."""
     # The faster layers of inference compute no gradients.
     predictor = load_predictor(config.run, config.explain, config.device).use_batch_size(config.batch_size)
     if config.explain:
@@ -103,15 +155,20 @@ def predict(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> Predi
         require_rankable(predictor, config.run)
     predictor.report_device()
     predictor.warn_about_padding()
-    predictor = predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
+    return predictor.use_columns(collect_passed_columns(config, predictor.task, config.run))
+
+
+def _iter_rows(
+    config: PredictConfig, task: Task, texts_by_flag: Mapping[str, list[str]], stdin: BinaryIO | None
+) -> Iterator[Rows]:
+    """Yield the rows to predict in chunks, which do not depend on the number of processes."""
     if config.data:
-        chunks = iter_data_rows(predictor.task, config)
+        chunks = iter_data_rows(task, config)
     elif texts_by_flag:
-        chunks = iter_flag_rows(predictor.task, texts_by_flag)
+        chunks = iter_flag_rows(task, texts_by_flag)
     else:
-        chunks = iter_stdin_rows(predictor.task, stdin, config.encoding)
-    row_chunks = align_chunks_to_groups(predictor.task, chunks)
-    return Predictions(keep_reporter(_iter_prediction_chunks(predictor, row_chunks, config)))
+        chunks = iter_stdin_rows(task, stdin, config.encoding)
+    return align_chunks_to_groups(task, chunks)
 
 
 def _iter_prediction_chunks(
@@ -122,29 +179,170 @@ def _iter_prediction_chunks(
         from bertkit.commands.label_ranking import LabelRanking  # imports torch
 
         ranking = LabelRanking(predictor)
-    scores: ScoreDetail = "all" if config.all_scores else "compact"
     for rows in row_chunks:
+        chunk = _predict_chunk(predictor, rows, config, truncation, ranking)
         if ranking:
-            rows = ranking.prepare_rows(rows)
-        predictor.map_columns(rows)
-        description = f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
-        with silence_libraries():
-            evaluation = predictor.evaluate_without_labels(rows, description)
-        truncation.add(evaluation.outputs.features)
-        added = ranking.add(rows, evaluation) if ranking else None
-        records = list(predictor.iter_records(rows, evaluation, scores, added))
-        if config.explain:
-            from bertkit.commands.explain import explain  # imports torch
-
-            explanations = explain(predictor, cast("SequenceEvaluation", evaluation))
-            records = [record | added.to_dict() for record, added in zip(records, explanations, strict=True)]
-        if ranking:
-            ranking.records += records
+            ranking.records += chunk.records
         else:
-            yield PredictionChunk(records, evaluation, predictor.task.definition.name)
+            yield chunk
     truncation.report(predictor.task.config.max_length)
     if ranking and ranking.records:
-        yield PredictionChunk(ranking.order_records(), None, predictor.task.definition.name)
+        records = ranking.order_records()
+        yield PredictionChunk(records, None, predictor.task.definition.name, len(records))
+
+
+def _predict_chunk(
+    predictor: Predictor,
+    rows: Rows,
+    config: PredictConfig,
+    truncation: TruncationCounter,
+    ranking: "LabelRanking | None" = None,
+) -> PredictionChunk:
+    """Predict one chunk of rows."""
+    if ranking:
+        rows = ranking.prepare_rows(rows)
+    predictor.map_columns(rows)
+    description = f"rows {rows.row_numbers[0]:,} to {rows.row_numbers[-1]:,}"
+    with silence_libraries():
+        evaluation = predictor.evaluate_without_labels(rows, description)
+    truncation.add(evaluation.outputs.features)
+    added = ranking.add(rows, evaluation) if ranking else None
+    scores: ScoreDetail = "all" if config.all_scores else "compact"
+    records = list(predictor.iter_records(rows, evaluation, scores, added))
+    if config.explain:
+        from bertkit.commands.explain import explain  # imports torch
+
+        explanations = explain(predictor, cast("SequenceEvaluation", evaluation))
+        records = [record | added.to_dict() for record, added in zip(records, explanations, strict=True)]
+    return PredictionChunk(records, evaluation, predictor.task.definition.name, len(records))
+
+
+# ---- in several processes
+
+PENDING_CALLS = 2  # of each worker process, so that it never waits for this process
+KEPT_CHUNKS = 4  # of each worker process, in memory, because a chunk before them is not predicted yet
+
+
+@dataclass(frozen=True)
+class WorkerResult:
+    """What a worker process returns for a chunk of rows."""
+
+    chunk: PredictionChunk
+    truncation: TruncationCounter
+    max_length: int
+    messages: Sequence[tuple[str, bool]]  # with whether each is a warning
+
+
+class _KeepingReporter(Reporter):
+    """A reporter that keeps messages for the main process."""
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, bool]] = []
+
+    def info(self, message: str) -> None:
+        self.messages.append((message, False))
+
+    def warn(self, message: str) -> None:
+        self.messages.append((message, True))
+
+
+def _predict_in_workers(
+    row_chunks: Iterable[Rows], config: PredictConfig, output_format: PredictionFormat | None
+) -> Iterator[PredictionChunk]:
+    """Yield the predictions of worker processes, in the order of the rows."""
+    uses_gpu = config.device in ("auto", "cuda")
+    modules = ["bertkit.commands.predict", *RUN_MODULES[is_linear_text_model(expand_home(config.run))]]
+    workers = [
+        WorkerProcess(
+            modules, divide_machine(number, config.nproc, uses_gpu), _enter_worker, config, output_format
+        )
+        for number in range(config.nproc)
+    ]
+    try:
+        yield from _merge_results(_map_in_order(workers, row_chunks))
+    finally:
+        for worker in workers:
+            worker.kill()
+
+
+def _map_in_order(workers: Sequence[WorkerProcess], row_chunks: Iterable[Rows]) -> Iterator[WorkerResult]:
+    """Predict each chunk in the worker process with the least work, and yield the results in order."""
+    calls: deque[tuple[WorkerProcess, Future[WorkerResult]]] = deque()
+    remaining = iter(row_chunks)
+
+    def count_calls(worker: WorkerProcess) -> int:
+        return sum(other is worker and not future.done() for other, future in calls)
+
+    try:
+        while True:
+            while len(calls) < KEPT_CHUNKS * len(workers):
+                worker = min(workers, key=count_calls)
+                if count_calls(worker) == PENDING_CALLS or (rows := next(remaining, None)) is None:
+                    break
+                calls.append((worker, worker.submit(_predict_in_worker, rows)))
+            if not calls:
+                return
+            worker, future = calls[0]
+            if future.done():
+                calls.popleft()
+                yield future.result()
+            else:
+                wait([future for _, future in calls if not future.done()], return_when=FIRST_COMPLETED)
+    except BrokenProcessPool:
+        raise UserError(
+            f"--nproc: a worker process {worker.describe_end('--nproc')}, and no file was written; pass a "
+            "smaller --nproc or --batch-size if memory ran out"
+        ) from None
+
+
+def _merge_results(results: Iterable[WorkerResult]) -> Iterator[PredictionChunk]:
+    """Yield the predictions, and report the messages of all worker processes, each once."""
+    truncation, reported = TruncationCounter(), set()
+    max_length = 0
+    for result in track_progress(results, None, "rows", lambda result: result.chunk.count):
+        for message, is_warning in result.messages:
+            if message not in reported:
+                reported.add(message)
+                (report_warning if is_warning else report_info)(message)
+        truncation.merge(result.truncation)
+        max_length = result.max_length
+        yield result.chunk
+    truncation.report(max_length)
+
+
+# The state of a worker process.
+_config: PredictConfig
+_output_format: PredictionFormat | None
+_predictor: Predictor | None = None
+
+
+def _enter_worker(
+    config: PredictConfig, output_format: PredictionFormat | None, environment: Mapping[str, str]
+) -> None:
+    global _config, _output_format
+    enter_worker(environment)
+    _config, _output_format = config, output_format
+    if "torch" in sys.modules:
+        import torch
+
+        torch.set_num_threads(read_int("OMP_NUM_THREADS", 0) or torch.get_num_threads())
+
+
+def _predict_in_worker(rows: Rows) -> WorkerResult:
+    global _predictor
+    reporter, truncation = _KeepingReporter(), TruncationCounter()
+    with use_reporter(reporter):
+        if _predictor is None:
+            _predictor = _load_predictor(_config)
+        chunk = _predict_chunk(_predictor, rows, _config, truncation)
+    if _output_format == "csv":
+        chunk = replace(chunk, records=[flatten_record(record) for record in chunk.records], evaluation=None)
+    elif _output_format is not None:
+        text = "".join(_iter_serialized(chunk, _output_format))
+        chunk = replace(chunk, records=[], evaluation=None, text=text)
+    else:
+        chunk = replace(chunk, evaluation=None)
+    return WorkerResult(chunk, truncation, _predictor.task.config.max_length, reporter.messages)
 
 
 # ---- formats
@@ -156,14 +354,8 @@ def serialize_predictions(
     """Yield the predictions as text, in chunks. The first chunk determines the columns of CSV."""
     columns: list[str] = []
     for chunk in chunks:
-        if output_format == "jsonl":
-            yield from (_to_json(replace_non_finite(record)) + "\n" for record in chunk.records)
-            continue
-        if output_format == "conll":
-            files = chunk.evaluation.format_files() if chunk.evaluation else {}
-            if CONLL_FILE not in files:
-                raise UserError(f"--format conll: {chunk.task_name} does not tag words; use jsonl or csv")
-            yield from files[CONLL_FILE]
+        if output_format != "csv":
+            yield from [chunk.text] if chunk.text is not None else _iter_serialized(chunk, output_format)
             continue
         rows = [flatten_record(record) for record in chunk.records]
         file = io.StringIO()
@@ -178,6 +370,17 @@ def serialize_predictions(
                 "rows lack; use --format jsonl"
             ) from error
         yield file.getvalue()
+
+
+def _iter_serialized(chunk: PredictionChunk, output_format: PredictionFormat) -> Iterator[str]:
+    """Yield the text of a chunk in a format without columns."""
+    if output_format == "jsonl":
+        yield from (_to_json(replace_non_finite(record)) + "\n" for record in chunk.records)
+        return
+    files = chunk.evaluation.format_files() if chunk.evaluation else {}
+    if CONLL_FILE not in files:
+        raise UserError(f"--format conll: {chunk.task_name} does not tag words; use jsonl or csv")
+    yield from files[CONLL_FILE]
 
 
 def flatten_record(record: dict[str, Any]) -> dict[str, Any]:
@@ -270,14 +473,21 @@ POSITIVE_COLOR, NEGATIVE_COLOR = (0, 150, 60), (200, 40, 40)  # on a black backg
 
 def run_command(settings: dict[str, Any], as_json: bool) -> None:
     output, file_format = settings.get("output"), _choose_format(settings, as_json)
-    predictions = predict(settings, get_piped_stdin())
+    is_serialized = file_format not in (None, "table")
+    predictions = predict(settings, get_piped_stdin(), file_format if is_serialized else None)
+    with closing(predictions.chunks):  # which ends the worker processes
+        _write(predictions, output, file_format, as_json)
+
+
+def _write(predictions: Predictions, output: str | None, file_format: Any, as_json: bool) -> None:
+    """Write the predictions to a file, or print them."""
     if output:
         path, count = expand_home(output), 0
 
         def count_records() -> Iterator[PredictionChunk]:
             nonlocal count
             for chunk in predictions.chunks:
-                count += len(chunk.records)
+                count += chunk.count
                 yield chunk
 
         write_chunks(path, serialize_predictions(count_records(), file_format))

@@ -9,13 +9,12 @@ import copy
 import dataclasses
 import gc
 import multiprocessing
-import os
 import shutil
 import signal
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
@@ -25,11 +24,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from pickle import PicklingError
-from threading import Thread
 from types import TracebackType
 from typing import Any, ClassVar
 
-import psutil
 import torch
 from rich.cells import cell_len
 from rich.console import JustifyMethod
@@ -59,12 +56,11 @@ from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.console import out_console
 from bertkit.utils.files import check_output_directory, join_command
 from bertkit.utils.reporting import Reporter, get_reporter, report_info, silence_libraries, use_reporter
-from bertkit.utils.worker_processes import enter_worker, get_worker_context
+from bertkit.utils.worker_processes import WorkerProcess, divide_machine, enter_worker
 
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 POLL_SECONDS = 0.1
 PROGRESS_SECONDS = 60  # between two lines about the steps of a run in another process
-GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
 # What most runs import. None of these modules initializes an accelerator when it is imported: a fork of the
 # process could not use it.
 PRELOADED = (
@@ -407,13 +403,8 @@ class LocalExecutor:
                 yield busy[future].end()
 
     def _add_worker(self) -> "_Worker":
-        """Start a worker with its part of the cores and its GPU; the user's own variables win."""
-        threads = max(1, system.count_cores() // self.jobs)
-        variables = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(threads))}
         uses_gpu = self.experiment.config.device in (devices.AUTO, "cuda")
-        if uses_gpu and (num_gpus := torch.cuda.device_count()):
-            visible = os.environ.get(GPU_VARIABLE, ",".join(map(str, range(num_gpus)))).split(",")
-            variables[GPU_VARIABLE] = visible[len(self._workers) % num_gpus].strip()
+        variables = divide_machine(len(self._workers), self.jobs, uses_gpu)
         self._workers.append(_Worker(self.experiment, variables))
         return self._workers[-1]
 
@@ -445,29 +436,21 @@ class LocalExecutor:
                 worker.pool.shutdown()
 
 
-class _Worker:
-    """A process that trains one run at a time.
+class _Worker(WorkerProcess):
+    """A process that trains one run at a time."""
 
-    It is a pool of one process, so that it is known which run a killed process has trained.
-    """
-
-    def __init__(self, experiment: Experiment, environment: Mapping[str, str]) -> None:
+    def __init__(self, experiment: Experiment, variables: Mapping[str, str]) -> None:
         self.run: Any = None
         self.future: Future[Any] | None = None
-        others = set(multiprocessing.active_children())
-        with _set_variables(environment):  # PyTorch reads them when it is loaded
-            context = get_worker_context(PRELOADED)
-            self._messages, sender = context.Pipe(duplex=False)
-            callbacks = bytes(ForkingPickler.dumps(experiment.callbacks))
-            arguments = (sender, experiment.command, experiment.config, callbacks, dict(os.environ))
-            self.pool = ProcessPoolExecutor(1, context, _initialize, arguments)
-            self._started = self.pool.submit(os.getpid)
-        [self.process] = set(multiprocessing.active_children()) - others
+        self._messages, sender = multiprocessing.Pipe(duplex=False)
+        callbacks = bytes(ForkingPickler.dumps(experiment.callbacks))
+        arguments = (sender, experiment.command, experiment.config, callbacks)
+        super().__init__(PRELOADED, variables, _initialize, *arguments)
         sender.close()  # only the worker writes
 
     def begin(self, run: PlannedRun) -> Future[Any]:
         """Begin to train a run."""
-        self.run, self.future = run, self.pool.submit(_train, run)
+        self.run, self.future = run, self.submit(_train, run)
         return self.future
 
     def end(self) -> Any:
@@ -477,16 +460,9 @@ class _Worker:
         try:
             return self.run, future.result()
         except BrokenProcessPool:
-            if self._started.exception() is not None:
-                raise UserError(
-                    "--jobs: a worker process could not be started; in a Python script, call bertkit below "
-                    "`if __name__ == '__main__':`"
-                ) from None
-            self.process.join()
-            end = system.describe_exit(self.process.exitcode or 0)
             raise UserError(
-                f"{self.run.folder}: its process {end}, and the other runs were stopped; resume with "
-                "--resume, and with fewer --jobs if memory ran out"
+                f"{self.run.folder}: its process {self.describe_end('--jobs')}, and the other runs were "
+                "stopped; resume with --resume, and with fewer --jobs if memory ran out"
             ) from None
 
     def is_busy(self) -> bool:
@@ -498,21 +474,6 @@ class _Worker:
         with suppress(EOFError, OSError):  # the process has ended
             while self._messages.poll():
                 yield self._messages.recv()
-
-
-@contextmanager
-def _set_variables(variables: Mapping[str, str]) -> Iterator[None]:
-    """Set environment variables during the block."""
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 # ---- in a worker process
@@ -560,21 +521,12 @@ def _initialize(
     torch.set_num_threads(system.read_int("OMP_NUM_THREADS", 0) or torch.get_num_threads())
     gc.freeze()  # the objects of the libraries are needed until the process ends
     atexit.register(_contexts.close)
-    Thread(target=_exit_with_parent, daemon=True).start()
 
 
 def _stop_later(number: int, frame: Any) -> None:  # noqa: ARG001
     """Note a signal that arrives before a run begins or after it has ended."""
     global _is_stopped
     _is_stopped = True
-
-
-def _exit_with_parent() -> None:
-    """Wait until the main process has ended, and end this process."""
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-    psutil.Process().kill()
 
 
 def _train(run: PlannedRun) -> Outcome:

@@ -202,6 +202,17 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
         yield pending
 
 
+def load_prediction_task(run: str | Path) -> Task:
+    """Return the task of a finished run or an ensemble, which must predict rows, without its model."""
+    task = load_run_task(expand_home(run), accepts_ensemble=True)
+    if not task.definition.predicts_rows:
+        raise UserError(
+            f"{run}: is a run of {task.definition.name}, which does not predict rows; "
+            f"use bertkit fill-mask {run} or bertkit embed {run}"
+        )
+    return task
+
+
 def load_predictor(
     run: str | Path,
     keep_stock_layers: bool = False,
@@ -218,12 +229,7 @@ def load_predictor(
     run_dir = expand_home(run)
     if folders := RunDir(run_dir).find_members():
         return combine_models(folders, [load_predictor(member, device=device) for member in folders])
-    task = load_run_task(run_dir)
-    if not task.definition.predicts_rows:
-        raise UserError(
-            f"{run}: is a run of {task.definition.name}, which does not predict rows; "
-            f"use bertkit fill-mask {run} or bertkit embed {run}"
-        )
+    task = load_prediction_task(run)
     if loading.is_linear_text_model(run_dir):
         linear = load_linear_text(task, run_dir)
         return LinearTextPredictor(linear.task, linear.model, linear.tokenizer)

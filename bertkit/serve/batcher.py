@@ -183,7 +183,11 @@ class StoppingReporter(Reporter):
         self.jobs = jobs
 
     def track(
-        self, batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
+        self,
+        batches: Iterable[T],
+        total: int | None,
+        description: str,
+        get_size: Callable[[T], int] = lambda _: 1,
     ) -> Iterator[T]:
         for batch in batches:
             if all(job.result.cancelled() for job in self.jobs):

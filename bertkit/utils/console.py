@@ -104,7 +104,11 @@ class ConsoleReporter(Reporter):
             self._progress = None
 
     def track(
-        self, batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
+        self,
+        batches: Iterable[T],
+        total: int | None,
+        description: str,
+        get_size: Callable[[T], int] = lambda _: 1,
     ) -> Iterator[T]:
         # no bar during training, or if standard error is neither a terminal nor a notebook
         if self._progress is not None or not _can_show_bars():

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, redirect_stdout
 from contextvars import ContextVar
 from typing import Any, TypeVar
@@ -53,13 +53,17 @@ class Reporter:
         """Report that training has ended, been interrupted or failed."""
 
     def track(
-        self, batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
+        self,
+        batches: Iterable[T],
+        total: int | None,
+        description: str,
+        get_size: Callable[[T], int] = lambda _: 1,
     ) -> Iterator[T]:
         """Yield `batches` unchanged, and report the progress.
 
         Args:
             batches: The batches.
-            total: Sum of the sizes of all batches.
+            total: Sum of the sizes of all batches; None if it is unknown.
             description: Name of the progress bar.
             get_size: Returns the size of a batch; by default, batches are counted.
         """
@@ -96,11 +100,11 @@ def use_reporter(reporter: Reporter) -> Iterator[None]:
         _active_reporter.reset(token)
 
 
-def keep_reporter(items: Iterable[T]) -> Iterator[T]:
+def keep_reporter(items: Iterable[T]) -> Generator[T]:
     """Yield items that are computed later, during the iteration, and report to the reporter of this call."""
     reporter, iterator = get_reporter(), iter(items)
 
-    def iterate() -> Iterator[T]:
+    def iterate() -> Generator[T]:
         while True:
             with use_reporter(reporter):
                 try:
@@ -156,7 +160,7 @@ def report_warning_once(message: str) -> None:
 
 
 def track_progress(
-    batches: Iterable[T], total: int, description: str, get_size: Callable[[T], int] = lambda _: 1
+    batches: Iterable[T], total: int | None, description: str, get_size: Callable[[T], int] = lambda _: 1
 ) -> Iterator[T]:
     """Yield `batches` unchanged, and report the progress; see `Reporter.track`."""
     return _active_reporter.get().track(batches, total, description, get_size)
