@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,12 +20,14 @@ from two_ranks import kill_rank, run_on_two_ranks
 
 import bertkit
 from bertkit.cli import launch
+from bertkit.data.table import Rows
 from bertkit.errors import UserError
 from bertkit.methods import choose_methods
 from bertkit.run.session import check_sharding
 from bertkit.tasks.text.config import ClassifyConfig
+from bertkit.tasks.trained_model import TrainedLinearText
 from bertkit.training.samplers import LengthGroupedBatchSampler
-from bertkit.utils import system
+from bertkit.utils import distributed, system
 from bertkit.utils.worker_processes import check_process_count
 
 pytestmark = pytest.mark.cpu  # a GPU cannot train two ranks
@@ -72,6 +75,20 @@ def batch_settings(case, ranks):
     return {"batch_size": 8} if ranks == 1 else {"batch_size": 2, "gradient_accumulation_steps": 2}
 
 
+def evaluation_settings(folder, ranks):
+    return {
+        "run": str(folder / "weights-2"), "data": str(folder / "classify.jsonl"), "batch_size": 2,
+        "compare": str(folder / "adamw-2"), "output_dir": str(folder / f"evaluation-{ranks}"),
+    }  # fmt: skip
+
+
+def embed_settings(folder, ranks):
+    return {
+        "model": str(folder / "weights-2"), "data": str(folder / "classify.jsonl"), "batch_size": 2,
+        "query": ["good"], "output": str(folder / f"vectors-{ranks}.npy"),
+    }  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory, tiny):
     """The folder of a run of which one rank was killed, and what `kill_rank` returned."""
@@ -113,6 +130,8 @@ def outcomes(killed, tiny_without_dropout, tiny):
     jobs["dry run"] = uninterrupted | {
         "settings": uninterrupted["settings"] | {"output_dir": None, "dry_run": True}
     }
+    jobs["evaluate"] = {"task": "evaluate", "settings": evaluation_settings(folder, 2)}
+    jobs["embed"] = {"task": "embed", "settings": embed_settings(folder, 2)}
     jobs["disagree"] = {"task": "disagree"}
     jobs["fsdp"] = uninterrupted | {
         "settings": uninterrupted["settings"]
@@ -177,6 +196,32 @@ def test_a_signal_to_one_rank_stops_both_and_resume_is_bit_identical(results):
         for n in (0, 1)
     ]
     assert states[0] != states[1]  # dropout differs between ranks
+
+
+@pytest.mark.slow
+def test_two_ranks_evaluate_and_embed_as_one_process(results):
+    folder, (outcomes, outcomes_of_rank_1) = results
+    metrics = bertkit.evaluate(**evaluation_settings(folder, 1)).metrics
+    assert outcomes["evaluate"] == outcomes_of_rank_1["evaluate"] == metrics
+    bertkit.embed(**embed_settings(folder, 1))
+    for name in ("evaluation-{}/predictions.jsonl", "evaluation-{}/metrics.json", "vectors-{}.npy"):
+        one, two = (folder / name.format(ranks) for ranks in (1, 2))
+        assert one.read_bytes() == two.read_bytes()
+
+
+def test_two_ranks_divide_the_rows_of_a_linear_model(monkeypatch):
+    texts = [f"text {number}" for number in range(50)]
+    model = SimpleNamespace(compute_logits=lambda columns: np.array([[int(text[5:])] for text in columns[0]]))
+    task = SimpleNamespace(input_schema=SimpleNamespace(text_columns=["text"]), encode_rows=len)
+    monkeypatch.setattr("bertkit.models.linear_text.PREDICTED_ROWS", 8)
+    monkeypatch.setattr(distributed, "get_world_size", lambda: 3)
+    parts = []
+    monkeypatch.setattr(distributed, "gather_object", lambda own: parts.append(own) or [own])
+    for rank in range(3):
+        monkeypatch.setattr(distributed, "get_rank", lambda rank=rank: rank)
+        TrainedLinearText(task, model, None).compute_outputs(Rows.from_columns({"text": texts}, "f"))
+    assert np.concatenate(parts)[:, 0].tolist() == list(range(50))
+    assert all(0 < len(part) < 50 for part in parts)
 
 
 @pytest.mark.slow
@@ -270,8 +315,9 @@ def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_pa
         2,
         "bertkit: --nproc 3: this machine has 2 cores and no GPU; pass at most 2\n",
     )
-    with pytest.raises(bertkit.UserError, match="works only on the command line"):
-        bertkit.classify(data=str(toy), nproc=2)
+    for command in (bertkit.classify, partial(bertkit.evaluate, "run"), partial(bertkit.embed, model="run")):
+        with pytest.raises(bertkit.UserError, match="works only on the command line"):
+            command(data=str(toy), nproc=2)
     resumed = cli("classify", "--resume", "-o", make_unfinished_run(results[0], tmp_path))
     assert (resumed[0], "started with 2 processes; resume with --nproc 2" in resumed[2]) == (2, True)
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}.items():

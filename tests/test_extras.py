@@ -34,6 +34,7 @@ OPTIONAL = [
     "orjson",
     "peft",
     "prometheus_client",
+    "ray",
     "requests",
     "uvicorn",
 ]

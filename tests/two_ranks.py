@@ -20,8 +20,9 @@ def run_on_two_ranks(jobs, command, folder):
     """Run jobs one after the other on two ranks of one process group; then run a command with --nproc 2.
 
     All ranks are forks of one process, which has imported the libraries and computed nothing. A job is
-    {"task", "settings"}; the optional "stop": [rank, step] sends a signal to that rank only. An outcome is
-    the metrics of a run, or {"error": class name, "message", "should_report"}.
+    {"task", "settings"}, also of `evaluate` and `embed`; the optional "stop": [rank, step] sends a signal to
+    that rank only. An outcome is the metrics of a run, the metadata of vectors, or {"error": class name,
+    "message", "should_report"}.
 
     Returns:
         The outcomes of each rank, and the process: its status and output are those of the command.
@@ -73,7 +74,8 @@ def run_job(job):
                 if distributed.get_rank() == 1:
                     raise UserError("only rank 1 knows")
             return {}
-        return getattr(bertkit, job["task"])(**job["settings"]).metrics
+        result = getattr(bertkit, job["task"])(**job["settings"])
+        return result.metadata if job["task"] == "embed" else result.metrics
     except UserError as error:
         return {"error": type(error).__name__, "message": str(error), "should_report": error.should_report}
 

@@ -21,6 +21,9 @@ from bertkit.settings.declaration import (
     header_setting,
     is_column_setting,
     metric_setting,
+    num_cpus_setting,
+    num_gpus_setting,
+    ray_setting,
     setting,
 )
 from bertkit.settings.run_settings import (
@@ -65,6 +68,10 @@ def add_column_settings(config: ConfigClass) -> ConfigClass:
 
 
 PREDICT_TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # the texts of rows
+
+
+def _ranks_setting() -> Any:
+    return setting(1, "Processes: one per GPU, or several on a CPU.", Panel.SPEED, min=1, has_parameter=False)
 
 
 def _eval_batch_size_setting() -> Any:
@@ -163,6 +170,7 @@ class EmbedConfig(Settings):
         default_text="as the model was trained, else no",
     )  # fmt: skip
     batch_size: int = setting(32, "Texts per batch.", Panel.SPEED, min=1)
+    nproc: int = _ranks_setting()
     device: str = device_setting()
     query: list[str] = setting(
         (), "Show the rows that are most similar to this text (cosine similarity). Repeatable.",
@@ -216,6 +224,7 @@ class EvaluateConfig(Settings):
         Panel.COMMON, is_path=True,
     )  # fmt: skip
     batch_size: int | None = _eval_batch_size_setting()
+    nproc: int = _ranks_setting()
     device: str = device_setting()
     output_dir: str | None = setting(
         None, "Directory for scores, predictions and the report.", Panel.COMMON,
@@ -324,6 +333,9 @@ class PredictConfig(Settings):
     )  # fmt: skip
     batch_size: int | None = _eval_batch_size_setting()
     nproc: int = setting(1, "Processes: one per GPU, or several on a CPU.", Panel.SPEED, min=1)
+    ray: str | None = ray_setting(Panel.SPEED)
+    num_cpus: int | None = num_cpus_setting(Panel.SPEED)
+    num_gpus: float | None = num_gpus_setting(Panel.SPEED)
     device: str = device_setting()
 
 

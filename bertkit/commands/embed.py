@@ -50,7 +50,7 @@ from bertkit.run.prepare import UNK_WARNING_FRACTION
 from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import Pooling, fill_unset
 from bertkit.settings.validation import validate_settings
-from bertkit.utils import devices
+from bertkit.utils import devices, distributed
 from bertkit.utils.console import get_piped_stdin, out_console, print_json, to_plain_text
 from bertkit.utils.files import check_output_file, expand_home, replace_file, write_text
 from bertkit.utils.reporting import report_info, report_warning, silence_libraries, silence_reports
@@ -142,14 +142,20 @@ def embed(settings: Mapping[str, Any], stdin: BinaryIO | None = None) -> EmbedRe
         )
     if config.output:
         check_output_file(expand_home(config.output), config.overwrite, suffixes=SUFFIXES)
+    distributed.require_launcher(config.nproc)
+    if config.nproc > 1 and not (config.data or config.text or config.index):
+        raise UserError(f"--nproc {config.nproc}: several processes cannot read standard input; pass --data")
     devices.request_device(config.device)
-    with silence_libraries():
+    reports = nullcontext() if distributed.is_main_process() else silence_reports()
+    with reports, silence_libraries(), distributed.use_process_group():
         index = read_index(expand_home(config.index)) if config.index else None
         return Embedder(config, index).run(stdin)
 
 
 class Embedder:
     """A model with resolved settings, whose weights are loaded at first use.
+
+    With several ranks, only the main process has the vectors of all rows.
 
     The index, if there is one, provides the defaults of `INDEX_SETTINGS`.
     """
@@ -269,9 +275,10 @@ class Embedder:
     def _featurize(
         self, texts: Sequence[Sequence[str]], long_texts: LongTextStrategy = "head"
     ) -> TextFeatures:
-        features = build_features(
-            texts, None, self.tokenizer, self.max_length, long_texts, cache=bool(self.config.data)
-        )
+        features = distributed.main_process_first(  # which fills the cache
+            build_features, texts, None, self.tokenizer, self.max_length, long_texts,
+            cache=bool(self.config.data),
+        )  # fmt: skip
         if features.unk_fraction > UNK_WARNING_FRACTION:
             report_warning(
                 f"{features.unk_fraction:.0%} of the tokens of these texts are [UNK] for {self.source.name}"
@@ -303,8 +310,8 @@ class Embedder:
         shape = (len(features), self.modules.get_dimension(self.encoder.dimension))
         started = time.perf_counter()
         target: AbstractContextManager[np.ndarray]
-        if self.config.output is None:
-            target = nullcontext(np.empty(shape, np.float32))
+        if self.config.output is None or not distributed.is_main_process():
+            target = nullcontext(np.zeros(shape, np.float32))
         else:
             provenance = VectorProvenance(
                 self.source.name, fingerprint_weights(self.source), self.layer_name,
@@ -312,7 +319,7 @@ class Embedder:
             )  # fmt: skip
             target = open_vector_file(expand_home(self.config.output), shape, rows, provenance)
         with report_length_errors(self.encoder.model, features), target as vectors:
-            self.encoder.encode_into(vectors, features, pool, self.config.batch_size)
+            self.encoder.encode_into(vectors, features, pool, self.config.batch_size, is_shared=True)
         seconds = time.perf_counter() - started
         self.throughput = {"seconds": round(seconds, 3), "rows_per_second": round(len(features) / seconds, 1)}
         return vectors
@@ -601,6 +608,8 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
     if not RESULT_SETTINGS & settings.keys():
         raise UserError("--output is missing; pass a file for the vectors (.npy, .parquet)")
     result = embed(settings, get_piped_stdin())
+    if not distributed.is_main_process():
+        return
     metadata = result.metadata
     if as_json:
         output = {"output": str(result.output)} if result.output else {}

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,12 +47,12 @@ from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.judgement import EXIT_STATUSES
 from bertkit.stats.metric_modules import is_lower_better, load_module, make_absolute
 from bertkit.stats.out_of_scope import summarize_found
-from bertkit.tasks.base import Task
+from bertkit.tasks.base import Evaluation, Task
 from bertkit.tasks.out_of_scope import separate_out_of_scope
 from bertkit.tasks.trained_model import load_run_task
-from bertkit.utils import devices
+from bertkit.utils import devices, distributed
 from bertkit.utils.files import check_output_directory
-from bertkit.utils.reporting import report_info, report_warning, silence_libraries
+from bertkit.utils.reporting import report_info, report_warning, silence_libraries, silence_reports
 
 
 @dataclass(frozen=True)
@@ -69,6 +70,7 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
     config = EvaluateConfig(**validate_settings(EvaluateConfig, settings, "evaluate()"))
     config = expand_path_settings(config, "run", "output_dir", "compare")
     config = dataclasses.replace(config, metric=[make_absolute(value) for value in config.metric])
+    distributed.require_launcher(config.nproc)
     devices.request_device(config.device)
     if config.minimal_pairs:
         return evaluate_minimal_pairs(config, Dialect.from_settings(config))
@@ -79,7 +81,8 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
     columns = collect_passed_columns(config, task, config.run)
     if columns and not config.data:
         raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
-    with silence_libraries():
+    reports = nullcontext() if distributed.is_main_process() else silence_reports()
+    with reports, silence_libraries(), distributed.use_process_group():
         loaded_modules = [load_module(value) for value in config.metric]
         if task.definition.predicts_rows:
             inputs = _load_row_inputs(config, columns)
@@ -156,7 +159,7 @@ def _load_text_inputs(task: Task, config: EvaluateConfig) -> EvaluationInputs:
     source = find_run_model(Path(config.run))  # unlike a model for --model, it must have all heads
     for load in (load_config, load_tokenizer):
         load(source)  # `prepare`, which loads them again, would call the run --model in an error
-    prepared = prepare(task.definition.name, settings)
+    prepared = distributed.main_process_first(prepare, task.definition.name, settings)
     if is_run_data:
         require_same_data(Path(config.run), prepared.fingerprints)
     model = prepare_for_inference(prepared.task.build_model(prepared.model_config, source))
@@ -268,21 +271,47 @@ def describe_overlap(task: Task, train: Rows, rows: Rows) -> list[str]:
 def _score(
     config: EvaluateConfig, inputs: EvaluationInputs, modules: MetricModules, other: Predictor | None
 ) -> Run:
-    """Score the rows, and write the results."""
+    """Predict the rows, in all processes; the main process scores them, and writes the results."""
     predictor, splits, task = inputs.predictor, inputs.splits, inputs.predictor.task
     slices = find_slices(task, splits["validation"], config.by)  # before the model runs: columns may be wrong
     fingerprints = fingerprint_splits(splits)
     evaluations = {
         name: task.evaluate(predictor.compute_outputs(rows, name)) for name, rows in splits.items()
     }
-    for name, evaluation in evaluations.items():
-        for warning in evaluation.outputs.features.warnings:
-            report_warning(f"{name} split: {warning}")
     outside: dict[str, Any] = {}
     for name, rows in inputs.dataset.out_of_scope.items():
         if name in splits and task.state.fitted_confidence.scope_weights is not None:
             found: Any = predictor.evaluate_without_labels(rows, "out of scope")
             outside[name] = summarize_found(found.is_out_of_scope)
+    other_evaluation = None
+    if other:
+        try:
+            other = other.copy_columns_from(task)
+            other_outputs = other.compute_outputs(evaluations["validation"].outputs.rows, str(config.compare))
+        except UserError as error:
+            problem = f"--compare {config.compare}: {error}; compare runs with the same labels"
+            raise UserError(problem) from error
+        other_evaluation = other.task.evaluate(other_outputs)
+    return distributed.on_main_process(
+        _write_results, config, inputs, modules, evaluations, outside, other_evaluation, slices, fingerprints
+    )
+
+
+def _write_results(
+    config: EvaluateConfig,
+    inputs: EvaluationInputs,
+    modules: MetricModules,
+    evaluations: Mapping[str, Evaluation],
+    outside: Mapping[str, Any],
+    other_evaluation: Evaluation | None,
+    slices: Any,
+    fingerprints: dict[str, str],
+) -> Run:
+    """Score the predictions, compare them with another run and with baselines, and write the results."""
+    predictor, splits, task = inputs.predictor, inputs.splits, inputs.predictor.task
+    for name, evaluation in evaluations.items():
+        for warning in evaluation.outputs.features.warnings:
+            report_warning(f"{name} split: {warning}")
     train, rows = inputs.train, evaluations["validation"].outputs.rows
     validation = evaluations["validation"]
     baselines = fit_all_baselines(task, train, rows, predictor.tokenizer) if train else {}
@@ -295,20 +324,13 @@ def _score(
         **({"out_of_scope": outside} if outside else {}),
         **summarize_baselines(baselines, len(train or ())),
     }
-    if other:  # score it on the same rows, and test how the scores differ
-        try:
-            other = other.copy_columns_from(task)
-            other_outputs = other.compute_outputs(rows, str(config.compare))
-        except UserError as error:
-            problem = f"--compare {config.compare}: {error}; compare runs with the same labels"
-            raise UserError(problem) from error
-        other_evaluation = other.task.evaluate(other_outputs)
+    if other_evaluation:  # test how the scores differ
         others = {str(config.compare): other_evaluation.scorer}
         metrics["compared"] = modules.describe_difference(
             str(config.compare), other_evaluation, validation, task.config.seed
         )
-    metrics |= summarize_judgement(task, validation, others, model=config.run if other else None)
-    if other and "judgement" not in metrics:
+    metrics |= summarize_judgement(task, validation, others, model=config.run if other_evaluation else None)
+    if other_evaluation and "judgement" not in metrics:
         name, _ = choose_deciding_metric(task, validation)
         raise UserError(
             f"--compare {config.compare}: has no {name}, which judges {config.run}; compare runs with the "
@@ -337,6 +359,8 @@ def _score(
 
 def run_command(settings: dict[str, Any], as_json: bool) -> int:
     run = evaluate(settings)
+    if not distributed.is_main_process():
+        return 0
     if as_json:
         print_run_json(run)
     elif settings.get("minimal_pairs"):

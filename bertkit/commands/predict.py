@@ -3,13 +3,15 @@
 import csv
 import io
 import json
+import os
 import sys
+import uuid
 from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
@@ -53,6 +55,7 @@ from bertkit.utils.worker_processes import (
     check_process_count,
     divide_machine,
     enter_worker,
+    require_one_executor,
 )
 
 if TYPE_CHECKING:  # predict imports neither of them, which are slow
@@ -125,17 +128,22 @@ def predict(
         from bertkit.commands.explain import require_explainable  # imports torch
 
         require_explainable(load_run_task(Path(config.run)), config.run)
-    if config.nproc > 1:
-        check_process_count(config.nproc, config.device)
+    if flag := require_one_executor(config, "nproc"):
+        if not config.ray:
+            check_process_count(config.nproc, config.device)
         if config.rank_for_labeling:
             raise UserError(
-                f"--nproc {config.nproc}: cannot be combined with --rank-for-labeling, which compares "
-                "all rows; pass one of them"
+                f"{flag}: cannot be combined with --rank-for-labeling, which compares all rows; pass one of "
+                "them"
             )
         task = load_prediction_task(config.run)
         collect_passed_columns(config, task, config.run)
-        workers = _predict_in_workers(_iter_rows(config, task, texts_by_flag, stdin), config, output_format)
-        return Predictions(keep_reporter(workers))
+        predict_elsewhere = _predict_on_ray if config.ray else _predict_in_workers
+        results = predict_elsewhere(
+            _iter_rows(config, task, texts_by_flag, stdin),
+            WorkerInputs(replace(config, data=None), output_format),  # the rows are sent in chunks
+        )
+        return Predictions(keep_reporter(_merge_results(results)))
     predictor = _load_predictor(config)
     row_chunks = _iter_rows(config, predictor.task, texts_by_flag, stdin)
     return Predictions(keep_reporter(_iter_prediction_chunks(predictor, row_chunks, config)))
@@ -224,6 +232,16 @@ KEPT_CHUNKS = 4  # of each worker process, in memory, because a chunk before the
 
 
 @dataclass(frozen=True)
+class WorkerInputs:
+    """What a worker process needs in addition to the rows."""
+
+    config: PredictConfig
+    output_format: PredictionFormat | None
+    folder: str = field(default_factory=os.getcwd)  # in which relative paths are valid
+    key: str = field(default_factory=lambda: uuid.uuid4().hex)  # of the command
+
+
+@dataclass(frozen=True)
 class WorkerResult:
     """What a worker process returns for a chunk of rows."""
 
@@ -246,26 +264,25 @@ class _KeepingReporter(Reporter):
         self.messages.append((message, True))
 
 
-def _predict_in_workers(
-    row_chunks: Iterable[Rows], config: PredictConfig, output_format: PredictionFormat | None
-) -> Iterator[PredictionChunk]:
-    """Yield the predictions of worker processes, in the order of the rows."""
+def _predict_in_workers(row_chunks: Iterable[Rows], inputs: WorkerInputs) -> Iterator[WorkerResult]:
+    """Yield the predictions of worker processes of this machine, in the order of the rows."""
+    config = inputs.config
     uses_gpu = config.device in ("auto", "cuda")
     modules = ["bertkit.commands.predict", *RUN_MODULES[is_linear_text_model(expand_home(config.run))]]
     workers = [
-        WorkerProcess(
-            modules, divide_machine(number, config.nproc, uses_gpu), _enter_worker, config, output_format
-        )
+        WorkerProcess(modules, divide_machine(number, config.nproc, uses_gpu), enter_worker)
         for number in range(config.nproc)
     ]
     try:
-        yield from _merge_results(_map_in_order(workers, row_chunks))
+        yield from _map_in_order(workers, row_chunks, inputs)
     finally:
         for worker in workers:
             worker.kill()
 
 
-def _map_in_order(workers: Sequence[WorkerProcess], row_chunks: Iterable[Rows]) -> Iterator[WorkerResult]:
+def _map_in_order(
+    workers: Sequence[WorkerProcess], row_chunks: Iterable[Rows], inputs: WorkerInputs
+) -> Iterator[WorkerResult]:
     """Predict each chunk in the worker process with the least work, and yield the results in order."""
     calls: deque[tuple[WorkerProcess, Future[WorkerResult]]] = deque()
     remaining = iter(row_chunks)
@@ -279,7 +296,7 @@ def _map_in_order(workers: Sequence[WorkerProcess], row_chunks: Iterable[Rows]) 
                 worker = min(workers, key=count_calls)
                 if count_calls(worker) == PENDING_CALLS or (rows := next(remaining, None)) is None:
                     break
-                calls.append((worker, worker.submit(_predict_in_worker, rows)))
+                calls.append((worker, worker.submit(_predict_in_worker, inputs, rows)))
             if not calls:
                 return
             worker, future = calls[0]
@@ -293,6 +310,38 @@ def _map_in_order(workers: Sequence[WorkerProcess], row_chunks: Iterable[Rows]) 
             f"--nproc: a worker process {worker.describe_end('--nproc')}, and no file was written; pass a "
             "smaller --nproc or --batch-size if memory ran out"
         ) from None
+
+
+def _predict_on_ray(row_chunks: Iterable[Rows], inputs: WorkerInputs) -> Iterator[WorkerResult]:
+    """Yield the predictions of the tasks of a Ray cluster, in the order of the rows."""
+    import ray
+
+    from bertkit.utils import ray_cluster
+
+    with ray_cluster.connect(inputs.config) as cluster:
+        cluster.check_nodes([inputs.config.run])
+        task, shared = cluster.as_task(_predict_in_worker), ray.put(inputs)
+        calls: deque[Any] = deque()
+        remaining = iter(row_chunks)
+        while True:
+            slots = max(1, cluster.count_slots())  # of a cluster without nodes: another one may join it
+            while len(calls) < KEPT_CHUNKS * slots and (rows := next(remaining, None)) is not None:
+                calls.append(task.remote(shared, rows))
+            if not calls:
+                return
+            try:
+                [result] = ray.get([calls.popleft()])
+            except ray.exceptions.RayTaskError as error:
+                if isinstance(error.cause, UserError):
+                    raise error.cause from None
+                raise
+            except ray.exceptions.RayError as error:
+                reason, starts = str(error).split("\n")[0], ray_cluster.MAX_RETRIES + 1
+                raise UserError(
+                    f"--ray: the process or node of a task died {starts} times ({reason}), and no file was "
+                    "written; pass more --num-cpus or a smaller --batch-size if memory ran out"
+                ) from None
+            yield result
 
 
 def _merge_results(results: Iterable[WorkerResult]) -> Iterator[PredictionChunk]:
@@ -310,39 +359,31 @@ def _merge_results(results: Iterable[WorkerResult]) -> Iterator[PredictionChunk]
     truncation.report(max_length)
 
 
-# The state of a worker process.
-_config: PredictConfig
-_output_format: PredictionFormat | None
-_predictor: Predictor | None = None
+_loaded: tuple[str, Predictor] | None = None  # in a worker process, with the key of the command
 
 
-def _enter_worker(
-    config: PredictConfig, output_format: PredictionFormat | None, environment: Mapping[str, str]
-) -> None:
-    global _config, _output_format
-    enter_worker(environment)
-    _config, _output_format = config, output_format
-    if "torch" in sys.modules:
-        import torch
-
-        torch.set_num_threads(read_int("OMP_NUM_THREADS", 0) or torch.get_num_threads())
-
-
-def _predict_in_worker(rows: Rows) -> WorkerResult:
-    global _predictor
+def _predict_in_worker(inputs: WorkerInputs, rows: Rows) -> WorkerResult:
+    """Predict a chunk of rows; the first one loads the model."""
+    global _loaded
     reporter, truncation = _KeepingReporter(), TruncationCounter()
     with use_reporter(reporter):
-        if _predictor is None:
-            _predictor = _load_predictor(_config)
-        chunk = _predict_chunk(_predictor, rows, _config, truncation)
-    if _output_format == "csv":
-        chunk = replace(chunk, records=[flatten_record(record) for record in chunk.records], evaluation=None)
-    elif _output_format is not None:
-        text = "".join(_iter_serialized(chunk, _output_format))
-        chunk = replace(chunk, records=[], evaluation=None, text=text)
-    else:
-        chunk = replace(chunk, evaluation=None)
-    return WorkerResult(chunk, truncation, _predictor.task.config.max_length, reporter.messages)
+        if _loaded is None or _loaded[0] != inputs.key:
+            os.chdir(inputs.folder)
+            predictor = _load_predictor(inputs.config)
+            if "torch" in sys.modules:
+                import torch
+
+                torch.set_num_threads(read_int("OMP_NUM_THREADS", 0) or torch.get_num_threads())
+            _loaded = inputs.key, predictor
+        _, predictor = _loaded
+        chunk = _predict_chunk(predictor, rows, inputs.config, truncation)
+    if inputs.output_format == "csv":
+        chunk = replace(chunk, records=[flatten_record(record) for record in chunk.records])
+    elif inputs.output_format is not None:
+        text = "".join(_iter_serialized(chunk, inputs.output_format))
+        chunk = replace(chunk, records=[], text=text)
+    max_length = predictor.task.config.max_length
+    return WorkerResult(replace(chunk, evaluation=None), truncation, max_length, reporter.messages)
 
 
 # ---- formats

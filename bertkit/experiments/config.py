@@ -12,7 +12,10 @@ from bertkit.settings.declaration import (
     Pooling,
     Settings,
     get_settings,
+    num_cpus_setting,
+    num_gpus_setting,
     pooling_setting,
+    ray_setting,
     setting,
 )
 from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
@@ -65,6 +68,9 @@ class StudySettings(Settings):
         Panel.RUNS, completion="runs", is_path=True, is_saved=False,
     )  # fmt: skip
     jobs: int = jobs_setting()
+    ray: str | None = ray_setting(Panel.RUNS)
+    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
+    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
     output_dir: str | None = setting(
         None, "Directory for the runs and results of the study.", Panel.OUTPUT, is_common=True,
         flags=("--output-dir", "-o"), is_saved=False, default_text="runs/study-TASK-DATA-MODEL",
@@ -117,6 +123,9 @@ class LadderSettings(Settings):
         is_saved=False,
     )  # fmt: skip
     jobs: int = jobs_setting()
+    ray: str | None = ray_setting(Panel.RUNS)
+    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
+    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
     output_dir: str | None = setting(
         None, "Directory for the runs and results of the ladder.", Panel.OUTPUT, is_common=True,
         flags=("--output-dir", "-o"), is_saved=False, default_text="runs/ladder-TASK-DATA",
@@ -210,6 +219,9 @@ class GlueConfig(RunConfig):
         Panel.RUNS, is_common=True, min=1,
     )  # fmt: skip
     jobs: int = jobs_setting()
+    ray: str | None = ray_setting(Panel.RUNS)
+    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
+    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
     dry_run: bool = setting(False, DRY_RUN_HELP, Panel.RUN_DIRECTORY, is_saved=False)
 
 
@@ -254,6 +266,9 @@ class FeatureBasedConfig(NerConfig):
         default_text="all six",
     )  # fmt: skip
     jobs: int = jobs_setting()
+    ray: str | None = ray_setting(Panel.RUNS)
+    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
+    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
     dry_run: bool = setting(False, DRY_RUN_HELP, Panel.RUN_DIRECTORY, is_saved=False)
 
 
@@ -305,6 +320,9 @@ class AblationConfig(PretrainConfig):
         Panel.RUNS, min=1,
     )  # fmt: skip
     jobs: int = jobs_setting()
+    ray: str | None = ray_setting(Panel.RUNS)
+    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
+    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
     dry_run: bool = setting(False, DRY_RUN_HELP, Panel.RUN_DIRECTORY, is_saved=False)
 
 

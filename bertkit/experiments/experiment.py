@@ -13,7 +13,7 @@ import shutil
 import signal
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
@@ -45,6 +45,7 @@ from bertkit.run.resolve_settings import resolve_settings
 from bertkit.run.results import Run
 from bertkit.run.train import require_unchanged_data, train_prepared
 from bertkit.run_directory import EXPERIMENT, RunDir, create_default_directory
+from bertkit.settings.declaration import RAY_SETTINGS
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import Candidate, RunConfig
 from bertkit.stats.judgement import EXIT_STATUSES
@@ -56,7 +57,12 @@ from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.console import out_console
 from bertkit.utils.files import check_output_directory, join_command
 from bertkit.utils.reporting import Reporter, get_reporter, report_info, silence_libraries, use_reporter
-from bertkit.utils.worker_processes import WorkerProcess, divide_machine, enter_worker
+from bertkit.utils.worker_processes import (
+    WorkerProcess,
+    divide_machine,
+    enter_worker,
+    require_one_executor,
+)
 
 LOADING_MEMORY = "out of memory while the model is loaded; use a smaller model, or a machine with more memory"
 POLL_SECONDS = 0.1
@@ -304,17 +310,23 @@ class Experiment(ABC):
                     require_unchanged_data(self.folder, fingerprints, self.fingerprints)
                 if self.config.dry_run:
                     return Run(None, self.describe_runs())
-                with (
-                    self._open_directory(name_parts) as folder,
-                    LocalExecutor(self, self.config.jobs) as self.executor,
-                ):
+                with self._open_directory(name_parts) as folder, self._make_executor() as self.executor:
                     return Run(folder, self.execute(folder))
         except (RunInterrupted, KeyboardInterrupt) as error:
             if not (self.config.resume or self._has_runs()):
                 raise
             resume = ["bertkit", *self.command.split(), "--resume", "--output-dir", str(self.folder)]
             resume += ["--jobs", str(self.config.jobs)] if self.config.jobs > 1 else []
+            for name in RAY_SETTINGS:
+                if (value := getattr(self.config, name)) is not None:
+                    resume += [f"--{name.replace('_', '-')}", str(value)]
             raise RunInterrupted(f"interrupted; resume with: {join_command(resume)}") from error
+
+    def _make_executor(self) -> Any:
+        """Return what trains the runs: processes of this machine, or a Ray cluster."""
+        if not self.config.ray:
+            return LocalExecutor(self, self.config.jobs)
+        return import_module("bertkit.experiments.ray_executor").RayExecutor(self)  # imports ray
 
     @contextmanager
     def _open_directory(self, name_parts: Sequence[str]) -> Iterator[Path]:
@@ -443,7 +455,7 @@ class _Worker(WorkerProcess):
         self.run: Any = None
         self.future: Future[Any] | None = None
         self._messages, sender = multiprocessing.Pipe(duplex=False)
-        callbacks = bytes(ForkingPickler.dumps(experiment.callbacks))
+        callbacks = pickle_callbacks(experiment.callbacks, f"--jobs {experiment.config.jobs}")
         arguments = (sender, experiment.command, experiment.config, callbacks)
         super().__init__(PRELOADED, variables, _initialize, *arguments)
         sender.close()  # only the worker writes
@@ -479,20 +491,23 @@ class _Worker(WorkerProcess):
 # ---- in a worker process
 
 
-class _SendingReporter(Reporter):
-    """A reporter that sends messages to the main process, and a line about the steps once a minute."""
+class SendingReporter(Reporter):
+    """A reporter that sends messages to the main process, and a line about the steps once a minute.
 
-    def __init__(self, sender: Connection) -> None:
-        self.sender = sender
+    `send` receives the title of the run, the text, and whether it is a warning.
+    """
+
+    def __init__(self, send: Callable[[tuple[str, str, bool]], Any]) -> None:
+        self.send = send
         self.title = ""
         self.total_steps = 0
         self.last_progress = 0.0
 
     def info(self, message: str) -> None:
-        self.sender.send((self.title, message, False))
+        self.send((self.title, message, False))
 
     def warn(self, message: str) -> None:
-        self.sender.send((self.title, message, True))
+        self.send((self.title, message, True))
 
     def on_train_begin(self, total: int, done: int) -> None:
         self.total_steps, self.last_progress = total, time.monotonic()
@@ -503,7 +518,7 @@ class _SendingReporter(Reporter):
             self.info(f"step {step:,} of {self.total_steps:,}, loss {metrics['loss']:.4f}")
 
 
-_sender: Connection
+_reporter: SendingReporter
 _arguments: tuple[str, Any, bytes]
 _experiment: Experiment | None = None
 _is_stopped = False
@@ -513,14 +528,13 @@ _contexts = ExitStack()  # until the process ends
 def _initialize(
     sender: Connection, command: str, config: Any, callbacks: bytes, environment: Mapping[str, str]
 ) -> None:
-    global _sender, _arguments
-    _sender, _arguments = sender, (command, config, callbacks)
+    global _reporter, _arguments
+    _reporter, _arguments = SendingReporter(sender.send), (command, config, callbacks)
     for number in system.STOP_SIGNALS:
         signal.signal(number, _stop_later)
     enter_worker(environment)  # the main process decides what Ctrl-C means
     torch.set_num_threads(system.read_int("OMP_NUM_THREADS", 0) or torch.get_num_threads())
     gc.freeze()  # the objects of the libraries are needed until the process ends
-    atexit.register(_contexts.close)
 
 
 def _stop_later(number: int, frame: Any) -> None:  # noqa: ARG001
@@ -540,28 +554,29 @@ def _train(run: PlannedRun) -> Outcome:
         if _is_stopped:
             raise KeyboardInterrupt
         if _experiment is None:
-            command, config, pickled = _arguments
-            callbacks = _unpickle_callbacks(pickled)
-            devices.request_device(config.device)
             _contexts.enter_context(silence_libraries())
-            _contexts.enter_context(use_reporter(_SendingReporter(_sender)))
-            _experiment = find_experiment(command)(config)
-            _experiment.callbacks = callbacks
-            _contexts.enter_context(_experiment.share_data())
-        get_reporter().title = run.title or str(run.folder)  # type: ignore[attr-defined]
+            _contexts.enter_context(use_reporter(_reporter))
+            _experiment = restore_experiment(*_arguments, "--jobs")
+        _reporter.title = run.title or str(run.folder)
         return _experiment.train(run)
     finally:
         signal.signal(signal.SIGTERM, _stop_later)
 
 
-def _unpickle_callbacks(pickled: bytes) -> Any:
+def restore_experiment(command: str, config: Any, callbacks: bytes, flag: str) -> Experiment:
+    """Create the experiment of the main process in a process that `flag` has started."""
+    devices.request_device(config.device)
+    experiment = find_experiment(command)(config)
     try:
-        return ForkingPickler.loads(pickled)  # of the main process
+        experiment.callbacks = ForkingPickler.loads(callbacks)
     except (AttributeError, ImportError) as error:
         raise UserError(
-            f"--jobs: callbacks: cannot be loaded in another process ({error}); define the class in a "
-            "module, or leave out --jobs"
+            f"{flag}: callbacks: cannot be loaded in another process ({error}); define the class in a "
+            f"module, or leave out {flag}"
         ) from error
+    atexit.register(_contexts.close)
+    _contexts.enter_context(experiment.share_data())
+    return experiment
 
 
 # ---- the commands
@@ -589,6 +604,7 @@ def run_experiment(
     resolve = partial(resolve_settings, command, find_config(command), settings, recipe)
     check_callbacks(callbacks)
     config, fingerprints = resolve()
+    flag = require_one_executor(config, "jobs")
     if finished := _load_finished(config):
         return finished
     with silence_libraries(), distributed.use_process_group(), ExitStack() as stack:
@@ -600,18 +616,19 @@ def run_experiment(
                 return finished
         experiment = find_experiment(command)(config)
         experiment.callbacks = callbacks
-        if experiment.config.jobs > 1:
-            _require_picklable(callbacks, experiment.config.jobs)
+        if flag:
+            pickle_callbacks(callbacks, flag)
         return experiment.run(fingerprints)
 
 
-def _require_picklable(callbacks: Sequence[Any], jobs: int) -> None:
+def pickle_callbacks(callbacks: Sequence[Any], flag: str) -> bytes:
+    """Return the callbacks for other processes; raise `UserError` if this is impossible."""
     try:
-        ForkingPickler.dumps(callbacks)
+        return bytes(ForkingPickler.dumps(callbacks))
     except (AttributeError, TypeError, PicklingError) as error:
         raise UserError(
-            f"--jobs {jobs}: callbacks: cannot be sent to other processes ({error}); define the class in a "
-            "module, or leave out --jobs"
+            f"{flag}: callbacks: cannot be sent to other processes ({error}); define the class in a "
+            f"module, or leave out {flag.split()[0]}"
         ) from error
 
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from hashlib import blake2b
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,14 @@ from bertkit.models.loading import (
     takes_token_type_ids,
 )
 from bertkit.models.pooling import PoolStates, average_ranges, select_pooled_tokens
+from bertkit.utils import distributed
 from bertkit.utils.arrays import concat_ranges
 from bertkit.utils.cache import get_cache_directory, get_or_create
 from bertkit.utils.files import require_disk_space
 from bertkit.utils.reporting import silence_reports, track_progress
 
 CONCAT_LAST_4 = "concat-last-4"
+EXCHANGED_BATCHES = 8  # of each rank at a time
 
 
 def parse_layers(layer: str, config: Any, name: str) -> list[int]:
@@ -89,32 +91,51 @@ class Encoder:
     def dimension(self) -> int:
         return self.model.config.hidden_size * len(self.layers)
 
-    @torch.no_grad()
     def encode_into(
         self, vectors: np.ndarray, features: Features, pool: PoolStates, batch_size: int,
+        is_shared: bool = False,
     ) -> None:  # fmt: skip
         """Compute the vectors of each example, in batches of examples of similar length.
 
         Args:
             vectors: `[n, ..., dimension]` output array, which may be memory-mapped.
+            is_shared: Whether all ranks call this, and each computes a part of the batches. Only the main
+                process then writes into its array.
         """
-        needs_hidden_states = self.layers != [self.last_layer]
         batches = batch_by_length(features, batch_size)
-        for rows in track_progress(batches, len(batches), "embedding"):
-            batch = collate_on_device(features, rows, self.collator, self.model.device)
-            output = self.model(**batch, output_hidden_states=needs_hidden_states)
-            last = {self.last_layer: output.last_hidden_state}
-            layers = output.hidden_states if needs_hidden_states else last
-            seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
-            states = torch.cat([layers[layer][:, :seq_len] for layer in self.layers], -1)
-            pooled = pool(states, rows)
-            if self.normalize:
-                pooled = torch.nn.functional.normalize(pooled, dim=-1)
-            if not torch.isfinite(pooled).all():
-                raise UserError(
-                    "the model's vectors contain NaN or infinity: its weights are broken; use another model"
-                )
-            vectors[rows] = pooled.cpu().numpy()
+        if not is_shared or distributed.get_world_size() == 1:
+            for rows in track_progress(batches, len(batches), "embedding"):
+                vectors[rows] = self._encode(features, rows, pool)
+            return
+        # Vectors are exchanged every few batches: those of all rows may not fit into memory.
+        steps = range(0, len(batches), EXCHANGED_BATCHES * distributed.get_world_size())
+        for start in track_progress(steps, len(steps), "embedding"):
+            part = batches[start : start + steps.step]
+            own = part[distributed.get_rank() :: distributed.get_world_size()]
+            encoded = [(rows, self._encode(features, rows, pool)) for rows in own]
+            for rows, values in chain.from_iterable(distributed.gather_object(encoded)):
+                if distributed.get_rank() == 0:
+                    vectors[rows] = values
+
+    @torch.no_grad()
+    def _encode(self, features: Features, rows: np.ndarray, pool: PoolStates) -> np.ndarray:
+        """Return the vectors of the examples of one batch."""
+        needs_hidden_states = self.layers != [self.last_layer]
+        batch = collate_on_device(features, rows, self.collator, self.model.device)
+        output = self.model(**batch, output_hidden_states=needs_hidden_states)
+        last = {self.last_layer: output.last_hidden_state}
+        layers = output.hidden_states if needs_hidden_states else last
+        seq_len = batch["input_ids"].shape[1]  # models with block-sparse attention return longer states
+        states = torch.cat([layers[layer][:, :seq_len] for layer in self.layers], -1)
+        pooled = pool(states, rows)
+        if self.normalize:
+            pooled = torch.nn.functional.normalize(pooled, dim=-1)
+        if not torch.isfinite(pooled).all():
+            raise UserError(
+                "the model's vectors contain NaN or infinity: its weights are broken; use another model"
+            )
+        encoded: np.ndarray = pooled.cpu().numpy()
+        return encoded
 
     @torch.no_grad()
     def average_word_embeddings(self, token_ids: np.ndarray) -> np.ndarray:

@@ -175,10 +175,8 @@ def _check_processes(values: Mapping[str, Any]) -> None:
     """Refuse settings that do not work with the number of processes."""
     if distributed.is_rank_unset():
         raise UserError("WORLD_SIZE is set but RANK is not; start processes with --nproc or torchrun")
+    distributed.require_launcher(values.get("nproc") or 1)
     is_distributed = system.get_launched_world_size() > 1
-    if (values.get("nproc") or 1) > 1 and not distributed.is_launched_by_bertkit():
-        problem = "the processes are already started" if is_distributed else "works only on the command line"
-        raise UserError(f"--nproc {values['nproc']}: {problem}; leave it out")
     for item in values.get("set") or ():
         if is_distributed and item.startswith(f"{SAMPLING_STRATEGY}="):
             raise UserError(

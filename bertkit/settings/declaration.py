@@ -261,6 +261,33 @@ def describe_unknown_device(name: str) -> str | None:
     return f"unknown device {name!r}; pass cpu, cuda, cuda:N, mps or auto"
 
 
+RAY_SETTINGS = ("ray", "num_cpus", "num_gpus")
+
+
+def ray_setting(panel: Panel) -> Any:
+    """Declare `ray`, which experiments and `predict` have."""
+    return setting(
+        None, "Use a Ray cluster: auto, local, or its address, such as HOST:6379.", panel,
+        is_saved=False, default_text="processes of this machine",
+    )  # fmt: skip
+
+
+def num_cpus_setting(panel: Panel) -> Any:
+    """Declare `num_cpus`, which experiments and `predict` have."""
+    return setting(
+        None, "CPUs and threads of a task of --ray.", panel, min=1, is_saved=False,
+        default_text="OMP_NUM_THREADS, else 1",
+    )  # fmt: skip
+
+
+def num_gpus_setting(panel: Panel) -> Any:
+    """Declare `num_gpus`, which experiments and `predict` have."""
+    return setting(
+        None, "GPUs of a task of --ray; with 0.25, four tasks share one.", panel, min=0.0, is_saved=False,
+        default_text="1 if the cluster has GPUs",
+    )  # fmt: skip
+
+
 def device_setting() -> Any:
     """Declare `device`, which all commands that run a model have."""
     return setting(

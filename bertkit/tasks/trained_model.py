@@ -18,6 +18,7 @@ from bertkit.settings.recipes import read_recipe
 from bertkit.stats.out_of_scope import compute_scope_features
 from bertkit.tasks import list_tasks, task_class
 from bertkit.tasks.base import Outputs, Task
+from bertkit.utils import distributed
 from bertkit.utils.reporting import silence_libraries
 from bertkit.utils.system import resume_collection
 
@@ -92,7 +93,7 @@ class TrainedModel:
         from bertkit.models.load_check import report_length_errors  # imports torch
         from bertkit.training.scoring import predict_logits
 
-        features = self.featurize(rows)
+        features = distributed.main_process_first(self.featurize, rows)  # which fills the cache
         collator = self.task.make_collator(self.tokenizer, self.model)
         batch_size = self.task.config.eval_batch_size
         with report_length_errors(self.model, features):
@@ -116,8 +117,17 @@ class TrainedLinearText(TrainedModel):
         )
 
     def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
+        from bertkit.models.linear_text import PREDICTED_ROWS
+
         columns = [list(rows[name]) for name in self.task.input_schema.text_columns]
-        return Outputs(self.model.compute_logits(columns), self.featurize(rows), rows)
+        rank, num_ranks, num_parts = (
+            distributed.get_rank(),
+            distributed.get_world_size(),
+            len(rows) // PREDICTED_ROWS + 1,
+        )
+        first, last = (num_parts * number // num_ranks * PREDICTED_ROWS for number in (rank, rank + 1))
+        own = self.model.compute_logits([texts[first:last] for texts in columns])
+        return Outputs(np.concatenate(distributed.gather_object(own)), self.featurize(rows), rows)
 
 
 def load_linear_text(task: Task, folder: Path) -> TrainedLinearText:

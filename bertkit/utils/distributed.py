@@ -34,6 +34,14 @@ def is_launched_by_bertkit() -> bool:
     return LAUNCHER_VARIABLE in os.environ
 
 
+def require_launcher(processes: int) -> None:
+    """Refuse `--nproc` in Python and with another launcher; it is a setting of the command line."""
+    if processes > 1 and not is_launched_by_bertkit():
+        is_distributed = get_launched_world_size() > 1
+        problem = "the processes are already started" if is_distributed else "works only on the command line"
+        raise UserError(f"--nproc {processes}: {problem}; leave it out")
+
+
 def is_main_process() -> bool:
     """Return whether this is the process that prints and writes for all ranks."""
     return get_launched_world_size() == 1 or read_int("RANK", 0) == 0

@@ -18,8 +18,30 @@ import psutil
 
 from bertkit.errors import UserError, format_count
 from bertkit.utils import system
+from bertkit.utils.compat import require_extra
 
 GPU_VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def require_one_executor(config: Any, name: str) -> str:
+    """Refuse flags that contradict each other; return the flag that starts processes, or "" without one.
+
+    `name` is the setting with the number of processes of this machine.
+    """
+    processes = getattr(config, name)
+    if config.ray:
+        flag = f"--ray {config.ray}"
+        require_extra("ray", ["ray"], flag)
+        if processes > 1:
+            raise UserError(
+                f"--{name} {processes}: cannot be combined with --ray, which uses all CPUs or GPUs of the "
+                "nodes; pass one of them"
+            )
+        return flag
+    for other in ("num_cpus", "num_gpus"):
+        if getattr(config, other) is not None:
+            raise UserError(f"--{other.replace('_', '-')}: applies only to --ray; pass both or neither")
+    return f"--{name} {processes}" if processes > 1 else ""
 
 
 # ---- the cores and the GPUs of this machine

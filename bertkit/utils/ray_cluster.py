@@ -1,0 +1,170 @@
+"""A Ray cluster, and what a task of it needs. Importing this module imports `ray`."""
+
+import logging
+import os
+import re
+import signal
+import socket
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from bertkit._version import __version__
+from bertkit.errors import UserError, format_count
+from bertkit.utils.system import STOP_SIGNALS, count_cores, read_int
+
+# Variables of this process that the processes of all nodes receive.
+SENT_VARIABLES = ("BERTKIT_", "HF_", "TOKENIZERS_", "PYTHONPATH")
+AUTO, LOCAL = "auto", "local"
+ADDRESS = re.compile(r"[^/]+:\d+")  # of a cluster, without a protocol such as ray://
+CONNECT_SECONDS = 5.0
+MAX_RETRIES = 3  # of a task whose process or node has died
+
+
+class Cluster:
+    """A connected cluster, whose tasks each have `num_cpus` CPUs and threads, and `num_gpus` GPUs."""
+
+    def __init__(self, address: str, num_cpus: int, num_gpus: float) -> None:
+        self.address, self.num_cpus, self.num_gpus = address, num_cpus, num_gpus
+
+    def as_task(self, function: Callable[..., Any]) -> Any:
+        """Return a function whose calls are tasks, which Ray starts again if their process or node dies."""
+        options: Any = {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, "max_retries": MAX_RETRIES}
+        return ray.remote(**options)(function)
+
+    def count_slots(self) -> int:
+        """Return how many tasks the nodes that are alive can run at the same time."""
+        slots = 0
+        for node in self._list_nodes():
+            resources = node["Resources"]
+            fitting = int(resources.get("CPU", 0) // self.num_cpus)
+            if self.num_gpus:
+                fitting = min(fitting, int(resources.get("GPU", 0) / self.num_gpus))
+            slots += fitting
+        return slots
+
+    def check_nodes(self, paths: Sequence[str], written: Path | None = None) -> None:
+        """Check that a task fits on a node, and that all nodes have this version of bertkit and these files.
+
+        `written` is a file that this process has written. A node with its own disk lacks it, or has another.
+        """
+        if not self.count_slots():
+            resources = format_count(self.num_cpus, "CPU")
+            resources += f" and {self.num_gpus:g} GPUs" if self.num_gpus else ""
+            raise UserError(
+                f"--ray {self.address}: no node has the {resources} of --num-cpus and --num-gpus; pass other "
+                "values"
+            )
+        content = written.read_bytes() if written else b""
+        arguments = (str(Path.cwd()), list(paths), str(written or ""), content)
+        remote = ray.remote(num_cpus=0, max_retries=0)(_check_node)
+        nodes = self._list_nodes()
+        references = [
+            remote.options(scheduling_strategy=_on_node(node["NodeID"])).remote(*arguments) for node in nodes
+        ]
+        for node, reference in zip(nodes, references, strict=True):
+            where = f"--ray {self.address}: node {node['NodeManagerAddress']}"
+            try:
+                version, missing = ray.get(reference)
+            except (NodeDiedError, TaskUnschedulableError):
+                continue  # it has just died
+            except RayError as error:
+                reason = str(error).strip().split("\n")[-1]
+                raise UserError(
+                    f"{where} cannot run bertkit ({reason}); install bertkit in the Python of all nodes"
+                ) from error
+            if version != __version__:
+                raise UserError(
+                    f"{where} has bertkit {version}, and this machine {__version__}; install one version"
+                )
+            if missing:
+                raise UserError(
+                    f"{where} does not see {Path(missing).absolute()}; put it on a file system that all "
+                    "nodes share"
+                )
+
+    def _list_nodes(self) -> list[dict[str, Any]]:
+        return [node for node in ray.nodes() if node["Alive"]]
+
+
+@contextmanager
+def connect(config: Any) -> Iterator[Cluster]:
+    """Connect to the cluster of `--ray` during the block; a connection of the caller is used and stays open.
+
+    The address may be `local`, for a new Ray on this machine, or `auto`: the cluster of RAY_ADDRESS or of
+    this machine, else a new one.
+    """
+    num_cpus = config.num_cpus or read_int("OMP_NUM_THREADS", 0) or 1
+    is_own = not ray.is_initialized()
+    if is_own:
+        _start(config.ray, num_cpus)
+    try:
+        num_gpus = config.num_gpus
+        if num_gpus is None:
+            num_gpus = float(config.device in ("auto", "cuda") and ray.cluster_resources().get("GPU", 0) > 0)
+        yield Cluster(config.ray, num_cpus, num_gpus)
+    finally:
+        if is_own:
+            ray.shutdown()
+
+
+def _start(address: str, num_cpus: int) -> None:
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise, Ray warns
+    variables = {name: value for name, value in os.environ.items() if name.startswith(SENT_VARIABLES)}
+    variables["OMP_NUM_THREADS"] = str(num_cpus)
+    resources: Any = {"num_cpus": count_cores(), "include_dashboard": False} if address == LOCAL else {}
+    server = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
+    if ADDRESS.fullmatch(server):
+        _require_server(address, server)
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        ray.init(
+            address=None if address == AUTO else address, runtime_env={"env_vars": variables},
+            log_to_driver=False, logging_level=logging.ERROR, **resources,
+        )  # fmt: skip
+    except (RayError, ConnectionError, ValueError, RuntimeError) as error:
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise UserError(
+            f"--ray {address}: cannot connect ({reason}); start a cluster with `ray start --head`, or pass "
+            "--ray local"
+        ) from error
+    for number, handler in handlers.items():  # Ray replaces them
+        signal.signal(number, handler)
+
+
+def _require_server(address: str, server: str) -> None:
+    """Check that something listens at an address: Ray would wait for minutes."""
+    host, _, port = server.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise UserError(
+            f"--ray {address}: no cluster answers at {server} ({error.strerror or error}); start one with "
+            "`ray start --head`, or pass --ray local"
+        ) from error
+
+
+def _check_node(folder: str, paths: list[str], written: str, content: bytes) -> tuple[str, str | None]:
+    """Return the version of bertkit on a node, and a path that it does not see, or None."""
+    if not Path(folder).is_dir():
+        return __version__, folder
+    os.chdir(folder)
+    if written and (not Path(written).is_file() or Path(written).read_bytes() != content):
+        return __version__, str(Path(written).parent)
+    return __version__, next((path for path in paths if not Path(path).exists()), None)
+
+
+def start_on_this_node(actor: type) -> Any:
+    """Return an actor on the node of this process, which uses no CPU."""
+    remote: Any = ray.remote(num_cpus=0)(actor)
+    return remote.options(scheduling_strategy=_on_node(ray.get_runtime_context().get_node_id())).remote()
+
+
+def _on_node(node_id: str) -> NodeAffinitySchedulingStrategy:
+    return NodeAffinitySchedulingStrategy(node_id, soft=False)

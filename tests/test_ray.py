@@ -1,0 +1,145 @@
+"""`--ray`: a cluster whose nodes die, or whose driver is stopped, leaves the table of one process."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+from conftest import assert_refused, freeze_libraries, make_toy_rows, save_tiny_model, write_rows
+from test_jobs import drop_durations, find_checkpoints, read_weights
+
+import bertkit
+from bertkit._version import __version__
+from bertkit.experiments.config import SUITES, find_config
+from bertkit.settings.declaration import RAY_SETTINGS, get_settings
+from bertkit.utils import compat, ray_cluster
+
+pytestmark = pytest.mark.cpu  # the nodes of the cluster have no GPUs
+FLAGS = ["--folds", 2, "--seeds", 2, "--batch-size", 16, "--max-length", 32, "--no-bf16", "--epochs", 30]
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory):
+    """The arguments of a study of four runs, and its folder, trained one after the other with one thread."""
+    freeze_libraries()
+    folder = tmp_path_factory.mktemp("ray")
+    small = save_tiny_model(folder / "small", num_hidden_layers=1)
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(40))
+    args = ["study", "classify", "--data", data, "--model", small, *FLAGS]
+    return args, folder / "whole"
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster on this machine: a node without CPUs, and functions that add and remove other nodes."""
+    import ray
+    from ray.cluster_utils import Cluster
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
+        # the code of this process, also if another one is installed
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
+        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+        try:
+            yield cluster
+        finally:
+            ray.shutdown()
+            cluster.shutdown()
+
+
+def act_when_training(study, action):
+    """Call a function in a thread as soon as a run has a new checkpoint; return the thread."""
+    before, deadline = find_checkpoints(study), time.monotonic() + 120
+
+    def wait_and_act():
+        while not find_checkpoints(study) - before:
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        action()
+
+    thread = threading.Thread(target=wait_and_act, daemon=True)
+    thread.start()
+    return thread
+
+
+@pytest.mark.slow
+def test_a_stopped_driver_and_a_node_that_dies_leave_the_table_of_one_process(study, cluster, cli, tmp_path):
+    """Also the predictions of the node that is left, which are those of one process."""
+    args, whole = study
+    status, out, err = cli(*args, "-o", whole, "--json")
+    assert status == 0, err
+    expected = drop_durations(json.loads(out) | {"output_dir": ""})
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    folder = tmp_path / "study"
+    thread = act_when_training(folder, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    status, _, err = cli(*args, "--ray", "auto", "-o", folder)
+    assert status == 130, err
+    assert f"resume with: bertkit study classify --resume --output-dir {folder} --ray auto" in err
+    thread.join()
+    thread = act_when_training(folder, lambda: cluster.remove_node(nodes[0], allow_graceful=False))
+    status, out, err = cli("study", "classify", "--resume", "--ray", "auto", "-o", folder, "--json")
+    assert status == 0, err
+    thread.join()
+    assert drop_durations(json.loads(out) | {"output_dir": ""}) == expected
+    assert read_weights(folder) == read_weights(whole)
+    predict = ["predict", folder / "folds" / "fold0-seed0", "--data", args[3]]
+    assert cli(*predict, "--ray", "auto")[:2] == cli(*predict)[:2]
+
+
+@pytest.mark.parametrize("command", [*SUITES, "study classify", "ladder classify"])
+def test_every_experiment_has_the_settings_of_ray_which_are_not_saved(command):
+    declared = get_settings(find_config(command))
+    assert [(declared[name].default, declared[name].metadata.is_saved) for name in RAY_SETTINGS] == [
+        (None, False)
+    ] * 3
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [(["--ray", "local", "--jobs", 2], ["--jobs 2", "--ray"]),
+     (["--num-cpus", 2], ["--num-cpus", "applies only to --ray"]),
+     (["--ray", "127.0.0.1:9"], ["--ray 127.0.0.1:9: no cluster answers"])],
+)  # fmt: skip
+def test_wrong_flags_are_refused_before_work(cli, toy, tiny, tmp_path, flags, words):
+    args = ["classify", "--data", toy, "--model", tiny, "--folds", 2, "-o", tmp_path / "study", *flags]
+    assert_refused(cli, tmp_path, args, words, "study")
+
+
+def test_a_missing_extra_is_named(cli, toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(compat, "is_installed", lambda package: package != "ray")
+    args = ["classify", "--data", toy, "--folds", 2, "--ray", "auto", "-o", tmp_path / "study"]
+    assert_refused(cli, tmp_path, args, ["pip install 'bertkit[ray]'"], "study")
+
+
+@pytest.mark.slow
+def test_ray_is_imported_only_with_the_flag():
+    code = "import sys, bertkit.experiments.study, bertkit.commands.predict; sys.exit('ray' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("check", "words"),
+    [
+        (("0.0.1", None), "has bertkit 0.0.1"),
+        ((__version__, "/data/rows.csv"), "does not see /data/rows.csv"),
+    ],
+)
+def test_a_node_that_cannot_work_is_named(monkeypatch, check, words):
+    nodes = [{"Alive": True, "NodeID": "a" * 56, "NodeManagerAddress": "10.0.0.3", "Resources": {"CPU": 4.0}}]
+    task = SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda *_: "reference"))
+    fake = SimpleNamespace(nodes=lambda: nodes, remote=lambda **_: lambda _: task, get=lambda _: check)
+    monkeypatch.setattr(ray_cluster, "ray", fake)
+    with pytest.raises(bertkit.UserError, match=f"node 10.0.0.3 {words}"):
+        ray_cluster.Cluster("auto", 1, 0).check_nodes([])
+    with pytest.raises(bertkit.UserError, match="no node has the 8 CPUs of --num-cpus"):
+        ray_cluster.Cluster("auto", 8, 0).check_nodes([])
+    assert [ray_cluster.Cluster("auto", cpus, 0).count_slots() for cpus in (1, 3)] == [4, 1]
+    nodes[0]["Resources"]["GPU"] = 1.0
+    assert ray_cluster.Cluster("auto", 1, 0.25).count_slots() == 4
+    assert ray_cluster.Cluster("auto", 1, 1).count_slots() == 1
