@@ -226,6 +226,39 @@ def test_a_killed_process_or_a_signal_leaves_neither_files_nor_processes(
     assert (list(tmp_path.rglob("*")), multiprocessing.active_children()) == ([], [])
 
 
+def test_a_pattern_predicts_each_file_and_resume_leaves_out_what_is_done(linear, cli, tmp_path):
+    rows = linear[1].read_text("utf-8").splitlines(keepends=True)
+    for number in range(3):
+        (tmp_path / f"rows-{number}.jsonl").write_text("".join(rows[number::3]), "utf-8")
+    out, args = tmp_path / "out", ["predict", linear[0], "--data", tmp_path / "rows-*.jsonl"]
+    (tmp_path / "rows-1.jsonl").write_text("{broken\n", "utf-8")
+    assert cli(*args, "-o", out)[0] == 2
+    assert sorted(path.name for path in out.iterdir()) == ["predicted-with.json", "rows-0.jsonl"]
+    done = (out / "rows-0.jsonl").stat().st_mtime_ns
+    (tmp_path / "rows-1.jsonl").write_text("".join(rows[1::3]), "utf-8")
+    assert_refused(cli, tmp_path, [*args[1:], "-o", out], ["--output", "pass --resume"], "predict")
+    more = [*args[1:], "-o", out, "--resume", "--all-scores"]
+    assert_refused(cli, tmp_path, more, ["other settings"], "predict")
+    status, _, err = cli(*args, "-o", out, "--resume")
+    assert status == 0, err
+    assert (out / "rows-0.jsonl").stat().st_mtime_ns == done
+    for number in range(3):
+        expected = cli(*args[:3], tmp_path / f"rows-{number}.jsonl")[1]
+        assert (out / f"rows-{number}.jsonl").read_text("utf-8") == expected
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [(["--data", "no-*.csv", "-o", "out"], ["matches no file"]),
+     (["--data", "a.csv", "--resume"], ["--resume: applies only to several files"]),
+     (["--data", "*.jsonl"], ["pass a directory with --output"])],
+)  # fmt: skip
+def test_wrong_patterns_are_refused(runs, cli, tmp_path, monkeypatch, flags, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.jsonl").touch()
+    assert_refused(cli, tmp_path, [runs / "classify", *flags], words, "predict")
+
+
 def test_several_processes_are_refused_where_they_do_not_apply(runs, cli, tmp_path, monkeypatch):
     monkeypatch.setattr(system, "count_cores", lambda: 2)
     monkeypatch.setattr(worker_processes, "count_gpus", lambda: 0)

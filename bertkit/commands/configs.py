@@ -326,6 +326,10 @@ class PredictConfig(Settings):
         default_text="standard output", has_parameter=False,
     )  # fmt: skip
     overwrite: bool = setting(False, "Replace the file of --output.", Panel.OUTPUT, has_parameter=False)
+    resume: bool = setting(
+        False, "With a pattern in --data: predict only the files that have no predictions in --output.",
+        Panel.OUTPUT, has_parameter=False,
+    )  # fmt: skip
     format: Literal["table", "jsonl", "csv", "conll"] | None = setting(
         None, "Format of the predictions: table, jsonl, csv or conll.", Panel.OUTPUT,
         default_text="that of --output; else a table on a terminal, and jsonl in a pipe",

@@ -12,6 +12,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from glob import glob, has_magic
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
 
@@ -31,14 +32,20 @@ from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.loading import is_linear_text_model
 from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_prediction_task, load_predictor
-from bertkit.settings.declaration import expand_path_settings
+from bertkit.settings.declaration import RAY_SETTINGS, expand_path_settings
 from bertkit.settings.validation import validate_settings
 from bertkit.tasks.base import Evaluation, ScoreDetail, Task
 from bertkit.tasks.text.task import SequenceEvaluation
 from bertkit.tasks.trained_model import load_run_task
 from bertkit.utils.cache import write_to_temporary
 from bertkit.utils.console import get_piped_stdin, out_console, print_json, print_records
-from bertkit.utils.files import check_output_file, expand_home, write_chunks
+from bertkit.utils.files import (
+    check_output_file,
+    create_directory,
+    expand_home,
+    write_chunks,
+    write_text,
+)
 from bertkit.utils.reporting import (
     Reporter,
     keep_reporter,
@@ -70,6 +77,7 @@ FORMAT_BY_SUFFIX: dict[str, PredictionFormat] = {
 }  # fmt: skip
 CONLL_FILE = "predictions.conll"  # written only by tasks that tag words
 TABLE_FILE = "predictions.arrow"
+PREDICTED_WITH = "predicted-with.json"  # the run and the settings of a directory of predictions
 # What a worker process imports in addition, by whether the model is a linear one.
 RUN_MODULES = {True: ["bertkit.models.linear_text", "scipy.sparse"], False: ["bertkit.training.scoring"]}
 
@@ -513,11 +521,59 @@ POSITIVE_COLOR, NEGATIVE_COLOR = (0, 150, 60), (200, 40, 40)  # on a black backg
 
 
 def run_command(settings: dict[str, Any], as_json: bool) -> None:
+    data = settings.get("data")
+    if isinstance(data, str) and has_magic(data) and not expand_home(data).exists():
+        _predict_files(settings, as_json)
+        return
+    if settings.get("resume"):
+        raise UserError("--resume: applies only to several files; pass a pattern such as --data 'rows-*.csv'")
     output, file_format = settings.get("output"), _choose_format(settings, as_json)
     is_serialized = file_format not in (None, "table")
     predictions = predict(settings, get_piped_stdin(), file_format if is_serialized else None)
     with closing(predictions.chunks):  # which ends the worker processes
         _write(predictions, output, file_format, as_json)
+
+
+def _predict_files(settings: dict[str, Any], as_json: bool) -> None:
+    """Predict the files that match a pattern, each into a file of its own in the directory of `--output`.
+
+    A file is written atomically. What exists is therefore complete, and `--resume` leaves it out.
+    """
+    pattern, output_format = settings["data"], settings.get("format") or "jsonl"
+    if output_format == "table":
+        raise UserError("--format table: cannot be written to files; pass jsonl, csv or conll")
+    matches = glob(str(expand_home(pattern)))  # noqa: PTH207 - a pattern may be absolute
+    paths = sorted(filter(Path.is_file, map(Path, matches)))
+    if not paths:
+        raise UserError(f"--data {pattern}: matches no file; pass another pattern, in quotes")
+    if not settings.get("output"):
+        raise UserError(f"--data {pattern}: matches several files; pass a directory with --output")
+    folder = expand_home(settings["output"])
+    outputs = {path: folder / f"{path.stem}.{output_format}" for path in paths}
+    if len(set(outputs.values())) < len(paths):
+        raise UserError(f"--data {pattern}: matches files of one name; predict each directory by itself")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"--output {folder}: is a file; pass a directory")
+    left_out = {"data", "output", "overwrite", "resume", "nproc", "batch_size", "device", *RAY_SETTINGS}
+    identity = {name: value for name, value in settings.items() if name not in left_out}
+    identity["run"] = str(expand_home(settings["run"]).resolve())
+    identity_file = folder / PREDICTED_WITH
+    if settings.get("resume") and identity_file.is_file():
+        if json.loads(identity_file.read_text("utf-8")) != identity:
+            raise UserError(f"--resume: {folder} has predictions with other settings; pass --overwrite")
+    elif folder.is_dir() and any(folder.iterdir()) and not settings.get("overwrite"):
+        raise UserError(f"--output {folder}: has files; pass --resume, --overwrite or another directory")
+    load_prediction_task(settings["run"])  # an error leaves no directory
+    create_directory(folder)
+    write_text(identity_file, json.dumps(identity))
+    for number, (path, output) in enumerate(outputs.items(), start=1):
+        if settings.get("resume") and output.exists():
+            continue
+        report_info(f"file {number:,} of {len(paths):,}: {path}")
+        file_settings = {**settings, "data": str(path), "output": str(output), "format": output_format}
+        run_command({**file_settings, "overwrite": True, "resume": False}, as_json=False)
+    if as_json:
+        print_json({"output": str(folder), "files": [str(output) for output in outputs.values()]})
 
 
 def _write(predictions: Predictions, output: str | None, file_format: Any, as_json: bool) -> None:
