@@ -5,7 +5,7 @@
 For each seed, the rows of a dataset are shuffled. A model is trained on the first rows, calibrated on the
 next rows, and evaluated on other rows. The first table has the mean scores of `bertkit calibrate` and of
 other calibrations over the seeds; the second one those of the model before and after `bertkit calibrate`.
-The column "difference" is the largest difference between the probabilities of `bertkit predict`, of
+The column "predict, pipeline, ONNX differ by" is the largest difference between the probabilities of `bertkit predict`, of
 `transformers.pipeline` and of an exported ONNX model. If `bertkit calibrate` refuses, because the
 probabilities would not become better, the model stays as it is. With `--fold-models N`, N models for each
 seed and dataset are trained on the same labeled rows, those to calibrate on included, each without one of N
@@ -35,7 +35,7 @@ from harness import ROOT, describe_machine, publish
 PAGE = ROOT / "docs" / "calibrate.md"
 COLUMNS = [
     "accuracy before", "accuracy after", "ECE before", "ECE after", "highest ECE after", "nll before",
-    "nll after", "90 % sets contain the label", "difference",
+    "nll after", "90 % sets contain the label", "predict, pipeline, ONNX differ by",
 ]  # fmt: skip
 NUM_FOLDS = 5
 PENALTIES = np.logspace(-4, 2, 7)
