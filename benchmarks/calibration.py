@@ -5,13 +5,13 @@
 For each seed, the rows of a dataset are shuffled. A model is trained on the first rows, calibrated on the
 next rows, and evaluated on other rows. The first table has the mean scores of `bertkit calibrate` and of
 other calibrations over the seeds; the second one those of the model before and after `bertkit calibrate`.
-The column "predict, pipeline, ONNX differ by" is the largest difference between the probabilities of `bertkit predict`, of
-`transformers.pipeline` and of an exported ONNX model. If `bertkit calibrate` refuses, because the
-probabilities would not become better, the model stays as it is. With `--fold-models N`, N models for each
-seed and dataset are trained on the same labeled rows, those to calibrate on included, each without one of N
-folds; a temperature is fitted to their predictions of the folds, and the mean of their probabilities is
-scored. Models and outputs in the directory --runs are used again. Progress goes to standard error, the
-tables to standard output; --write puts them into docs/calibrate.md.
+The column "predict, pipeline, ONNX differ by" is the largest difference between the probabilities of
+`bertkit predict`, of `transformers.pipeline` and of an exported ONNX model. If `bertkit calibrate` refuses,
+because the probabilities would not become better, the model stays as it is. With `--fold-models N`, N
+models for each seed and dataset are trained on the same labeled rows, those to calibrate on included, each
+without one of N folds; a temperature is fitted to their predictions of the folds, and the mean of their
+probabilities is scored. Models and outputs in the directory --runs are used again. Progress goes to
+standard error, the tables to standard output; --write puts them into docs/calibrate.md.
 """
 
 from __future__ import annotations
