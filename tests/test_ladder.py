@@ -153,11 +153,29 @@ def test_a_candidate_that_does_not_fit_the_data_is_left_out(make_ladder, name, s
     assert words is None or words in reason
 
 
+def test_an_export_is_tried_before_its_time_is_known(make_ladder):
+    made = make_ladder()
+    source = ladder.Trained(FINETUNE, [], 100.0, None)
+    assert made._estimate(INT8, source) == 0
+    assert made._estimate(DISTILLED, source) == 100
+
+
+@pytest.mark.parametrize(("difference", "is_named"), [(-0.1, False), (0.0, True), (0.1, True)])
+def test_a_baseline_as_good_as_the_best_model_is_named(difference, is_named):
+    metrics = {
+        "candidates": [{"name": "majority", "origin": "baseline", "difference": difference}],
+        "recommended": "tfidf", "best": "tfidf", "margin": 1.0, "greater_is_better": True,
+        "judgement": None, "mean_of_candidates": {"candidates": []}, "left_out": {}, "commands": [],
+    }  # fmt: skip
+    first = ladder.describe_recommendation(metrics)[0]
+    assert ("no model is better than majority" in first) == is_named
+
+
 def test_numbers_have_no_contrastive_candidate(make_ladder):
     rows = [{"text": f"good {number}", "label": number / 7} for number in range(40)]
     made = make_ladder(rows=rows)
     reasons = {one.name: made.find_obstacle(one) for one in made.candidates}
-    assert {name for name, reason in reasons.items() if reason} == {"contrastive", "windows"}
+    assert {name for name, reason in reasons.items() if reason} == {"majority", "contrastive", "windows"}
 
 
 def test_a_time_limit_leaves_room_for_the_run_on_all_rows(make_ladder, monkeypatch):
@@ -165,12 +183,14 @@ def test_a_time_limit_leaves_room_for_the_run_on_all_rows(make_ladder, monkeypat
     monkeypatch.setattr(ladder.time, "monotonic", lambda: made.started + 60)
     assert made._describe_excess(160, 3) is None  # 480 of the 540 seconds for training are left
     assert made._describe_excess(161, 3) == (
-        "it needs about 8.1 more minutes, and 8.0 of --time-limit 10 are left for training"
+        "it needs about 8.1 minutes more, and 8.0 minutes of --time-limit 10 are left for training"
     )
     made.config = dataclasses.replace(made.config, keep=True)
-    assert made._describe_excess(106, 3) is None
-    assert made._describe_excess(107, 3)
+    assert made._describe_excess(96, 3) is None
+    assert made._describe_excess(97, 3)
     assert made._describe_excess(9999, 0) is None
+    made.started -= 9999
+    assert made._describe_excess(1, 1) == "no time of --time-limit 10 is left"
 
 
 @pytest.mark.parametrize("task", ["qa", "pretrain-mlm-nsp", "unknown"])

@@ -1,6 +1,7 @@
 """Linear models of words, character n-grams and static token vectors (--method tfidf, ..., hybrid)."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -9,6 +10,7 @@ import pytest
 from conftest import assert_refused, make_toy_rows, read_predictions, save_tiny_model, write_rows
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.numpy import load_file, save_file
 from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 
@@ -275,6 +277,48 @@ def test_a_damaged_file_is_one_line(tmp_path, data, tiny, name):
     (run / name).unlink()
     with pytest.raises(UserError):
         bertkit.load(run)
+
+
+def reverse_words(run):
+    vocabularies = json.loads((run / "words.json").read_text("utf-8"))
+    (run / "words.json").write_text(json.dumps([words[::-1] for words in vocabularies]), "utf-8")
+
+
+def remove_vectors(run):
+    shutil.rmtree(run / "static")
+
+
+def truncate_tokenizer(run):
+    content = (run / "static" / "tokenizer.json").read_text("utf-8")
+    (run / "static" / "tokenizer.json").write_text(content[:-9], "utf-8")
+
+
+def add_label(run):
+    config = json.loads((run / "config.json").read_text("utf-8"))
+    config["id2label"]["2"] = "neutral"
+    (run / "config.json").write_text(json.dumps(config), "utf-8")
+
+
+def insert_nan(run):
+    tensors = load_file(run / "model.safetensors")
+    tensors["output.weight"][0, 0] = np.nan
+    save_file(tensors, run / "model.safetensors")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("damage", [reverse_words, remove_vectors, truncate_tokenizer, add_label, insert_nan])
+def test_files_that_do_not_belong_together_are_refused(damage, runs, tmp_path):
+    run = shutil.copytree(runs["hybrid"], tmp_path / "run")
+    damage(run)
+    with pytest.raises(UserError, match="damaged"):
+        bertkit.load(run)
+
+
+@pytest.mark.slow
+def test_texts_without_a_word_are_refused(tmp_path):
+    rows = [{"text": "!" * (index % 7 + 1), "label": f"l{index % 2}"} for index in range(40)]
+    with pytest.raises(UserError, match="--method tfidf: no training text has a word; use another --method"):
+        bertkit.classify(data=rows, method="tfidf", output_dir=str(tmp_path / "run"), keep_overlap=True)
 
 
 @pytest.mark.slow

@@ -116,10 +116,10 @@ class LadderSettings(Settings):
     )  # fmt: skip
     time_limit: float | None = setting(
         None, "Minutes; candidates that do not fit are left out.", Panel.RUNS,
-        min=0.0, is_saved=False,
+        min=0.001, is_saved=False,
     )  # fmt: skip
     keep: bool = setting(
-        False, "Train the recommended model on all training rows, in OUTPUT_DIR/recommended.", Panel.RUNS,
+        False, "Train the recommended model as a run of its own, in OUTPUT_DIR/recommended.", Panel.RUNS,
         is_saved=False,
     )  # fmt: skip
     jobs: int = jobs_setting()

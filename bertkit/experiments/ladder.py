@@ -234,6 +234,9 @@ class Ladder(TaskExperiment):
             return "--long-texts windows applies to the others, too"
         if candidate.needs_long_texts and task.state.new_tokens:
             return "a window may leave out the marker of an entity"
+        if candidate.name == "majority" and not task.state.labels:
+            # With the constants of the folds together, it would have one.
+            return f"a constant has no {self.metric}"
         if (most := candidate.max_rows_per_class) is not None:
             labels = task.state.labels
             if not labels:
@@ -341,6 +344,9 @@ class Ladder(TaskExperiment):
             metrics = self._write_results(folder, trained)
         if self.config.keep:
             self._keep(folder, metrics)
+        elif not (folder / RECOMMENDED_DIR).exists():
+            keep = ["bertkit", *self.command.split(), "--resume", "--keep", "--output-dir", str(folder)]
+            report_info(f"train the recommended model as a run of its own: {join_command(keep)}")
         return metrics
 
     def _train_candidates(self, folder: Path) -> dict[str, Trained]:
@@ -403,7 +409,7 @@ class Ladder(TaskExperiment):
         unfinished = [run for run in runs if not RunDir(run.folder).is_finished]
         must_fit = self.config.time_limit is not None and has_model and bool(unfinished)
         if must_fit:
-            seconds = (source and source.seconds) or self._estimate(candidate)
+            seconds = self._estimate(candidate, source)
             if reason := self._describe_excess(seconds, len(unfinished)):
                 return reason
         metrics: dict[Path, dict[str, Any]] = {}
@@ -421,12 +427,16 @@ class Ladder(TaskExperiment):
                     return reason
         return [metrics[run.folder] for run in runs]
 
-    def _estimate(self, candidate: Candidate) -> float:
-        """Return roughly the seconds of a run of a candidate."""
+    def _estimate(self, candidate: Candidate, source: Trained | None) -> float:
+        """Return roughly the seconds of a run of a candidate; 0 if it takes no longer than the estimate."""
+        if candidate.origin == "int8":
+            return 0.0
+        if source is not None:  # a student with half of the layers takes no longer than its teacher
+            return source.seconds or 0.0
         with silence_reports(), use_reporter(self.run_reporter):
             prepared = self.prepare_candidate(candidate)
             if find_linear_text(prepared.methods):
-                return 0.0  # a fit takes no longer than the estimate
+                return 0.0
             seconds: float = dry_run(prepared)["estimated_seconds"]
         release_memory()
         return seconds
@@ -441,9 +451,12 @@ class Ladder(TaskExperiment):
         left = USED_FRACTION * 60 * self.config.time_limit - (time.monotonic() - self.started)
         if not num_runs or needed <= left:
             return None
+        limit = f"--time-limit {self.config.time_limit:g}"
+        if left <= 0:
+            return f"no time of {limit} is left"
         return (
-            f"it needs about {needed / 60:.1f} more minutes, and {max(left, 0) / 60:.1f} of "
-            f"--time-limit {self.config.time_limit:g} are left for training"
+            f"it needs about {format_minutes(needed)} more, and {format_minutes(left)} of {limit} are left "
+            "for training"
         )
 
     def _collect(
@@ -505,6 +518,7 @@ class Ladder(TaskExperiment):
                 for candidate in self.candidates if candidate.is_fine_tuned
             )),
             "metric": self.metric,
+            "greater_is_better": self.sign > 0,
             "folds": self.config.folds,
             "seeds": [seed],
             "predicted_rows": len(self.splits.rows),
@@ -598,7 +612,7 @@ class Ladder(TaskExperiment):
     # ---- the recommended model
 
     def _keep(self, folder: Path, metrics: Mapping[str, Any]) -> None:
-        """Train the recommended model on all training rows, as a run of its own."""
+        """Train the recommended model as a run of its own, which holds out its validation rows."""
         [record] = [one for one in metrics["candidates"] if one["name"] == metrics["recommended"]]
         [chosen] = [one for one in self.candidates if one.name == record["name"]]
         target = folder / RECOMMENDED_DIR
@@ -618,7 +632,7 @@ class Ladder(TaskExperiment):
         if chosen.origin == "int8" and not RunDir(int8).is_finished:
             export.export({"run": str(target), "quantize": export.INT8, "overwrite": True})
         path = int8 if chosen.origin == "int8" else target
-        report_info(f"{chosen.name}, trained on all training rows: {path}")
+        report_info(f"{chosen.name}, trained as a run of its own: {path}")
 
     def _train_kept(self, run: PlannedRun) -> None:
         for _, outcome in self.executor.run([run]):
@@ -668,6 +682,10 @@ def format_points(fraction: float) -> str:
     return f"{100 * fraction:+.1f}"
 
 
+def format_minutes(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.1f} minutes"
+
+
 def format_megabytes(megabytes: float) -> str:
     return f"{megabytes:.1f}" if megabytes >= 1 else f"{megabytes:.2g}"
 
@@ -704,7 +722,17 @@ def describe_recommendation(metrics: Mapping[str, Any]) -> list[str]:
     """Return lines on the recommended model, on its commands, and on what was left out."""
     name, best = metrics["recommended"], metrics["best"]
     margin = f"{metrics['margin']:g} {'point' if metrics['margin'] == 1 else 'points'}"
-    if name == best:
+    sign = 1 if metrics["greater_is_better"] else -1
+    good_baselines = [
+        one["name"]
+        for one in metrics["candidates"]
+        if one["origin"] == "baseline" and sign * one["difference"] >= 0
+    ]
+    if good_baselines:
+        lines = [
+            f"no model is better than {good_baselines[0]} on these rows; the smallest good model is {name}"
+        ]
+    elif name == best:
         lines = [f"recommended: {name}, the best model; no smaller one is within {margin} of it"]
     else:
         lines = [f"recommended: {name}, the smallest model within {margin} of the best one, {best}"]

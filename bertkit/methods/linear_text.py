@@ -13,6 +13,7 @@ import torch
 from bertkit.data.table import Rows
 from bertkit.data.tokens import SequenceTemplate
 from bertkit.data.weights_and_soft_labels import TrainingLabels
+from bertkit.errors import TrainingFailed
 from bertkit.methods.base import Method
 from bertkit.models import loading
 from bertkit.models.encoder import Encoder, fingerprint_weights, load_or_compute, start_cache_key
@@ -64,6 +65,10 @@ class LinearText(Method):
         vectors = load_static_vectors(source) if self.needs_encoder else None
         model = LinearTextModel.fit_inputs(model_config, self.inputs, columns, vectors)
         features = model.compute_features(columns)
+        if not features.shape[1]:
+            raise TrainingFailed(
+                f"{self.flag}: no training text has a word; use another --method, such as hybrid"
+            )
         report_info(f"{features.shape[1]:,} features of {len(rows):,} rows")
         balanced = task.config.class_weights == "balanced"
         num_outputs = len(task.labels) or 1

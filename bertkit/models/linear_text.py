@@ -6,6 +6,7 @@ Prediction imports neither torch nor scikit-learn, whose imports take longer tha
 
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load_file, save_file
 from tokenizers import Tokenizer
 
@@ -24,6 +25,7 @@ from bertkit.utils.files import write_text
 from bertkit.utils.text import replace_surrogates
 
 WORDS_FILE = "words.json"
+WORDS_CRC_KEY = "words_crc32"  # in the metadata of the weights: the checksum of the file of words
 STATIC_DIR = "static"  # the token vectors, in the format of model2vec
 Input = Literal["words", "characters", "vectors"]
 Texts = Sequence[str]
@@ -213,10 +215,9 @@ class StaticVectors:
 
     @classmethod
     def load(cls, folder: Path) -> "StaticVectors":
-        return cls(
-            load_file(folder / WEIGHTS_FILE)[STATIC_WEIGHTS],
-            Tokenizer.from_file(str(folder / "tokenizer.json")),
-        )
+        tokenizer = (folder / "tokenizer.json").read_text("utf-8")
+        json.loads(tokenizer)  # raises a `ValueError` for a truncated file, and tokenizers a bare `Exception`
+        return cls(load_file(folder / WEIGHTS_FILE)[STATIC_WEIGHTS], Tokenizer.from_str(tokenizer))
 
 
 # ---- the model
@@ -281,6 +282,21 @@ class LinearTextModel:
         embeddings = 0 if self.vectors is None else self.vectors.embeddings.size
         return int(self.weight.size + self.bias.size + embeddings)
 
+    def _check_sizes(self) -> None:
+        """Raise a `ValueError` unless the labels, the inputs and the layer belong together."""
+        num_outputs, num_features = self.weight.shape
+        if sorted(self.config.id2label) != list(range(num_outputs)) or len(self.bias) != num_outputs:
+            raise ValueError(f"{len(self.config.id2label)} labels, but {num_outputs} outputs")
+        counted: list[Words | Characters] = [*self.words, *self.characters]
+        num_terms = sum(len(block.idf) for block in counted)
+        size = 0 if self.vectors is None else self.vectors.embeddings.shape[1]
+        if num_features - num_terms not in (size, 4 * size):  # of a text, or of a pair of texts
+            raise ValueError(f"{num_terms + size} features, but weights for {num_features}")
+        if any(len(words.words) != len(words.idf) for words in self.words):
+            raise ValueError(f"{WORDS_FILE} has another number of words")
+        if not (np.isfinite(self.weight).all() and np.isfinite(self.bias).all()):
+            raise ValueError("a weight is not a finite number")
+
     @property
     def output_layer(self) -> dict[str, np.ndarray]:
         """The weight and the bias of the linear layer, by their names in the file of weights."""
@@ -298,10 +314,13 @@ class LinearTextModel:
         for number, characters in enumerate(self.characters):
             tensors[f"characters.{number}.idf"] = characters.idf
             tensors[f"characters.{number}.buckets"] = characters.buckets.astype(np.uint32)
-        save_file(tensors, folder / WEIGHTS_FILE)
+        metadata = {}
         if self.words:
             vocabulary = json.dumps([words.words for words in self.words], ensure_ascii=False)
-            write_text(folder / WORDS_FILE, replace_surrogates(vocabulary) + "\n")
+            vocabulary = replace_surrogates(vocabulary) + "\n"
+            write_text(folder / WORDS_FILE, vocabulary)
+            metadata = {WORDS_CRC_KEY: str(zlib.crc32(vocabulary.encode()))}
+        save_file(tensors, folder / WEIGHTS_FILE, metadata)
         if self.vectors is not None:
             self.vectors.save(folder / STATIC_DIR)
         config = {**config, "model_type": LINEAR_TEXT_TYPE}
@@ -311,11 +330,16 @@ class LinearTextModel:
     def load(cls, folder: Path) -> "LinearTextModel":
         """Load the model of a run."""
         try:
+            with safe_open(folder / WEIGHTS_FILE, framework="numpy") as file:
+                metadata = file.metadata() or {}
             tensors = load_file(folder / WEIGHTS_FILE)
             words: list[Words] = []
             characters: list[Characters] = []
             if "words.0.idf" in tensors:
-                vocabularies = json.loads((folder / WORDS_FILE).read_text("utf-8"))
+                content = (folder / WORDS_FILE).read_bytes()
+                if metadata.get(WORDS_CRC_KEY, str(zlib.crc32(content))) != str(zlib.crc32(content)):
+                    raise ValueError(f"{WORDS_FILE} is not that of {WEIGHTS_FILE}")
+                vocabularies = json.loads(content)
                 words = [
                     Words(vocabulary, tensors[f"words.{number}.idf"])
                     for number, vocabulary in enumerate(vocabularies)
@@ -325,7 +349,9 @@ class LinearTextModel:
                 characters.append(Characters(buckets.astype(np.int64), idf))
             vectors = StaticVectors.load(folder / STATIC_DIR) if (folder / STATIC_DIR).is_dir() else None
             weight, bias = tensors[OUTPUT_WEIGHT], tensors[OUTPUT_BIAS]
-            return cls(load_linear_text_config(folder), words, characters, vectors, weight, bias)
+            model = cls(load_linear_text_config(folder), words, characters, vectors, weight, bias)
+            model._check_sizes()
+            return model
         except UserError:
             raise
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:

@@ -297,7 +297,9 @@ def select_data_again(config: RunConfig, data: DataObject) -> dict[str, Any]:
 def require_same_data(folder: Path, fingerprints: dict[str, str]) -> None:
     """Raise a `UserError` unless the data has the fingerprints of a finished run."""
     if (folder / RunDir.LOGITS_FILE).exists():
-        raise UserError(f"{folder}: is a run of a study, whose splits cannot be loaded again")
+        raise UserError(
+            f"{folder}: is a fold of a study or a ladder, whose rows cannot be loaded again; train it alone"
+        )
     saved = RunDir(folder).read_provenance()["data"]
     saved = {name: fingerprint for name, fingerprint in saved.items() if name != UNLABELED_ROWS}
     if changes := describe_changes(saved, fingerprints):

@@ -39,7 +39,9 @@ def load_run_task(folder: Path, accepts_ensemble: bool = False) -> Task:
     metrics = run.require_metrics()
     if metrics["task"] not in list_tasks():
         run.require_plugins()
-        raise UserError(f"{folder}: contains several runs; pass one of its subdirectories")
+        recommended = folder / "recommended"
+        example = f", such as {recommended}" if recommended.exists() else ""
+        raise UserError(f"{folder}: contains several runs; pass one of its subdirectories{example}")
     if "training" not in metrics:
         raise UserError(f"{folder}: contains an evaluation without a model; pass the run that was evaluated")
     task_type = task_class(metrics["task"])
