@@ -7,7 +7,7 @@ OLDEST_PYTHON ?= python3.10
 OLDEST := .venv-oldest
 
 .DEFAULT_GOAL := help
-.PHONY: help install install-dev demo test test-fast test-oldest check format smoke docs faults fuzz bench recipes matrix screenshots ablation sizes clean
+.PHONY: help install install-dev demo test test-fast test-oldest check format smoke docs faults slurm fuzz bench recipes matrix screenshots ablation sizes clean
 
 help: ## List the targets
 	@grep -hE '^[A-Za-z0-9_-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([^:]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -84,6 +84,10 @@ FAULTS ?= 120
 
 faults: $(INSTALLED_DEV) ## Kill processes, fill the disk, damage files: FAULTS random faults over every kind of run
 	PYTHONPATH=tests $(BIN)/python -m faults --count $(FAULTS)
+	PYTHONPATH=tests $(BIN)/python -m faults.hosts
+
+slurm: $(INSTALLED_DEV) ## Interrupt jobs of a Slurm cluster on this machine (needs root, slurm-wlm and munge)
+	PYTHONPATH=tests $(BIN)/python -m faults.slurm
 
 EXAMPLES ?= 2000
 

@@ -333,7 +333,10 @@ class RunDir:
     def update_settings(self, config: RunConfig, reason: Mapping[str, Any]) -> None:
         """Replace the settings of a run that has started; `reason` is added to its provenance."""
         previous = self._read_settings()
-        self._write_settings(previous["task"], config, previous["provenance"] | dict(reason))
+        provenance = previous["provenance"] | dict(reason)
+        if "processes" in provenance:  # batch settings are per process, and a resumed run may have others
+            provenance["processes"] = distributed.get_world_size()
+        self._write_settings(previous["task"], config, provenance)
 
     def _write_settings(self, task: str, config: RunConfig, provenance: dict[str, Any]) -> None:
         """Write `run.yaml` with a comment: the command, or the Python call, that repeats the run."""

@@ -4,11 +4,13 @@ import importlib.util
 import json
 import re
 import shlex
+import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
+import yaml
 from test_docs import parse
 
 import bertkit
@@ -55,6 +57,42 @@ def test_the_container_serves_as_a_user_without_rights_and_is_checked_by_a_route
     check = json.loads(instructions["HEALTHCHECK"].partition("CMD ")[2])
     assert f"127.0.0.1:{instructions['EXPOSE']}/readyz" in check[-1]
     compile(check[-1], "HEALTHCHECK", "exec")
+
+
+# ---- templates of docs/launch.md
+
+
+def list_shell_scripts():
+    """Return the shell scripts of the templates by name."""
+    job, task = (
+        yaml.safe_load((DEPLOY / f"{name}.yaml").read_text("utf-8")) for name in ("trainjob", "skypilot")
+    )
+    return {
+        "slurm": (DEPLOY / "slurm.sbatch").read_text("utf-8"),
+        "trainjob": job["spec"]["trainer"]["args"][0],
+        "skypilot": task["run"],
+    }
+
+
+@pytest.mark.parametrize(("name", "script"), list_shell_scripts().items())
+def test_the_commands_of_the_templates_parse(name, script):
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    (command,) = re.findall(r"(?:-m |bin/)bertkit (.*)", script.replace("\\\n", " "))
+    command = command.replace("$resume", "--resume").replace('"$SKYPILOT_NUM_GPUS_PER_NODE"', "4")
+    if name == "slurm":
+        command = command.replace('"${arguments[@]}" &', "classify --data a.csv --output-dir runs/a --resume")
+    assert parse(shlex.split(command)).params["resume"]
+
+
+def test_the_page_shows_the_template_of_slurm():
+    page = (ROOT / "docs" / "launch.md").read_text("utf-8")
+    assert f"```bash\n{(DEPLOY / 'slurm.sbatch').read_text('utf-8')}```" in page
+
+
+def test_the_train_job_has_only_fields_of_kubeflow():
+    models = pytest.importorskip("kubeflow_trainer_api.models", reason="needs kubeflow-trainer-api")
+    job = yaml.safe_load((DEPLOY / "trainjob.yaml").read_text("utf-8"))
+    assert models.TrainerV1alpha1TrainJob.from_dict(job).to_dict() == job  # unknown fields are dropped
 
 
 def identity_decorator(*args, **kwargs):

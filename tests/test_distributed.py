@@ -16,16 +16,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 from test_equivalence import SGD, of_lengths
+from transformers import TrainerCallback
 from two_ranks import kill_rank, run_on_two_ranks
 
 import bertkit
 from bertkit.cli import launch
 from bertkit.data.table import Rows
-from bertkit.errors import UserError
+from bertkit.errors import RunInterrupted, UserError
 from bertkit.methods import choose_methods
+from bertkit.run import resolve_settings
 from bertkit.run.session import check_sharding
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.tasks.trained_model import TrainedLinearText
+from bertkit.training.callbacks import StopRequest
 from bertkit.training.samplers import LengthGroupedBatchSampler
 from bertkit.utils import distributed, system
 from bertkit.utils.worker_processes import check_process_count
@@ -33,6 +36,7 @@ from bertkit.utils.worker_processes import check_process_count
 pytestmark = pytest.mark.cpu  # a GPU cannot train two ranks
 
 STEPS = 6  # an epoch has 5
+LOGS = {"set": ["logging_steps=4"]}  # the checkpoint of step 3 contains losses that are not logged
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
 CASES = {
     "weights": ("classify", {"class_weights": "balanced", "label_smoothing": 0.1, "freeze": 1}),
@@ -132,6 +136,14 @@ def outcomes(killed, tiny_without_dropout, tiny):
     }
     jobs["evaluate"] = {"task": "evaluate", "settings": evaluation_settings(folder, 2)}
     jobs["embed"] = {"task": "embed", "settings": embed_settings(folder, 2)}
+    two_then_one, one_then_two = (
+        make_job("adamw", folder, tiny_without_dropout, name, **batch_settings("adamw", ranks), **LOGS)
+        for name, ranks in (("two, then one", 2), ("one, then two", 1))
+    )
+    with pytest.raises(RunInterrupted):
+        bertkit.classify(**one_then_two["settings"], callbacks=[StopAtStep3])
+    one_then_two["settings"] = {"resume": True, "output_dir": one_then_two["settings"]["output_dir"]}
+    jobs |= {"two, then one": two_then_one | {"stop": [1, 2]}, "one, then two": one_then_two}
     jobs["disagree"] = {"task": "disagree"}
     jobs["fsdp"] = uninterrupted | {
         "settings": uninterrupted["settings"]
@@ -196,6 +208,57 @@ def test_a_signal_to_one_rank_stops_both_and_resume_is_bit_identical(results):
         for n in (0, 1)
     ]
     assert states[0] != states[1]  # dropout differs between ranks
+
+
+class StopAtStep3(TrainerCallback):
+    def on_step_end(self, args, state, control, **kwargs):
+        if state.global_step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+
+
+@pytest.mark.slow
+def test_resuming_with_another_number_of_processes_trains_the_same_steps(results, tiny_without_dropout):
+    folder, (metrics, _) = results
+    whole = make_job("adamw", folder, tiny_without_dropout, "whole", **batch_settings("adamw", 1), **LOGS)
+    bertkit.classify(**whole["settings"])
+    one = bertkit.classify(resume=True, output_dir=str(folder / "two, then one")).metrics["training"]
+    assert (one["batch_size"], one["gradient_accumulation_steps"], one["resumed_from"]) == (2, 4, 3)
+    two = metrics["one, then two"]["training"]
+    assert (two["batch_size"], two["gradient_accumulation_steps"], two["processes"]) == (4, 1, 2)
+    expected = load_file(folder / "whole" / "model.safetensors")
+    for name in ("two, then one", "one, then two"):
+        weights = load_file(folder / name / "model.safetensors")
+        assert max(float((weights[key] - expected[key]).abs().max()) for key in expected) < 1e-5
+        logs = [read_predictions(folder / run, "training_log.jsonl") for run in (name, "whole")]
+        for line, other in zip(*logs, strict=True):
+            assert line | {"epoch": 0} == pytest.approx(other | {"epoch": 0}, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize(("started_with", "processes", "batch", "expected"), [
+    (2, 1, (8, 1), (8, 2)),
+    (1, 2, (8, 1), (4, 1)),
+    (3, 2, (8, 1), (6, 2)),
+    (2, 4, (3, 2), (3, 1)),
+    (2, 3, (None, 3), (None, 2)),
+    (2, 1, (None, 1), (None, 2)),
+])  # fmt: skip
+def test_the_effective_batch_size_is_kept(started_with, processes, batch, expected, monkeypatch):
+    monkeypatch.setattr(resolve_settings.system, "get_launched_world_size", lambda: processes)
+    names = ("batch_size", "gradient_accumulation_steps")
+    budget = 64 if batch[0] is None else None
+    saved = ClassifyConfig(tokens_per_batch=budget, **dict(zip(names, batch, strict=True)))
+    resumed = resolve_settings._keep_effective_batch(saved, started_with, Path("run"))
+    assert tuple(getattr(resumed, name) for name in names) == expected
+
+
+def test_a_batch_that_the_processes_cannot_share_is_refused_with_the_numbers(monkeypatch):
+    monkeypatch.setattr(resolve_settings.system, "get_launched_world_size", lambda: 5)
+    with pytest.raises(UserError) as raised:
+        resolve_settings._keep_effective_batch(ClassifyConfig(batch_size=4), 3, Path("run"))
+    assert str(raised.value) == (
+        "--resume run: an optimizer step of this run has 12 examples (batch size 4 x 1 accumulation step x 3 "
+        "processes), which 5 processes cannot share equally; resume with 4 or 6 (--nproc)"
+    )
 
 
 @pytest.mark.slow
@@ -320,6 +383,8 @@ def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_pa
             command(data=str(toy), nproc=2)
     resumed = cli("classify", "--resume", "-o", make_unfinished_run(results[0], tmp_path))
     assert (resumed[0], "started with 2 processes; resume with --nproc 2" in resumed[2]) == (2, True)
+    with pytest.raises(bertkit.UserError, match="works only on the command line"):
+        bertkit.classify(data=str(toy), nproc=2)
     for name, value in {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     for options, message in (
@@ -346,14 +411,6 @@ def test_run_yaml_of_two_processes_contains_the_command_to_repeat_it(cli, result
         f"{recipe}: batch size is per process, and this recipe's run used 2 processes; pass --nproc 2 to "
         "repeat the run" in " ".join(err.split())
     )
-
-
-def make_unfinished_run(folder, tmp_path):
-    """Create the directory of an unfinished run of two ranks."""
-    run = tmp_path / "unfinished"
-    run.mkdir()
-    (run / "run.yaml").write_bytes((folder / "uninterrupted" / "run.yaml").read_bytes())
-    return run
 
 
 @pytest.mark.slow
@@ -454,6 +511,21 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert capfd.readouterr().err == expected
+
+
+def test_a_signal_that_arrives_again_is_the_same_request_and_a_second_ctrl_c_is_not():
+    # srun signals all processes of a job, and torchrun passes the signal on to its own
+    system.forget_stop_signal()
+    with StopRequest() as request:
+        for _ in range(2):
+            signal.raise_signal(signal.SIGUSR1)
+        assert request.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    with launch.handle_signals():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGUSR1)
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,9 @@ from bertkit.utils.system import (
     count_cores,
     describe_exit,
     exit_with_parent,
+    forget_stop_signal,
     handle_console_close,
+    note_stop_signal,
     request_stop,
     start_process_group,
     was_interrupted,
@@ -138,8 +140,14 @@ def handle_signals() -> Iterator[None]:
         yield
         return
     original_hook = sys.unraisablehook
+    forget_stop_signal()
+
+    def interrupt(number: int, frame: Any) -> None:
+        if not note_stop_signal(number):
+            signal.default_int_handler(number, frame)
+
     original_handlers = {
-        number: signal.signal(number, signal.default_int_handler)
+        number: signal.signal(number, interrupt)
         for number in STOP_SIGNALS
         if number != signal.SIGINT  # has this handler, unless the process was started in the background
     }
@@ -148,6 +156,7 @@ def handle_signals() -> Iterator[None]:
         if unraisable.exc_type is not KeyboardInterrupt:
             original_hook(unraisable)
             return
+        forget_stop_signal()
         timer = threading.Timer(RETRY_SECONDS, _thread.interrupt_main, [signal.SIGTERM])
         timer.daemon = True
         timer.start()

@@ -26,7 +26,7 @@ from bertkit.utils import devices, distributed, locks, system
 from bertkit.utils.compat import require_extra
 from bertkit.utils.files import check_output_directory, expand_home, join_command
 from bertkit.utils.plugins import require_plugins
-from bertkit.utils.reporting import report_warning
+from bertkit.utils.reporting import report_info, report_warning
 
 SAMPLING_STRATEGY = "train_sampling_strategy"
 ConfigT = TypeVar("ConfigT", bound=RunConfig)
@@ -195,13 +195,6 @@ def _resume_settings(
     recipe = read_recipe(str(RunDir(folder).settings_file), name, config_class)
     saved = config_class(**recipe.settings)
     is_finished = RunDir(folder).is_finished  # then it does not train and is not scored again
-    processes = recipe.provenance.get("processes", 1)
-    if processes != system.get_launched_world_size() and not is_finished:
-        # another number of processes would change the effective batch size
-        raise UserError(
-            f"--resume {folder}: the run was started with {format_count(processes, 'process', 'processes')}; "
-            f"resume with --nproc {processes}"
-        )
     if not is_finished:
         named_modules = values.get("metric") or ()
         _require_named_modules(f"--resume {folder}", recipe, saved.metric, named_modules)
@@ -221,8 +214,46 @@ def _resume_settings(
         if key in values and not setting.is_saved
     }
     check_tracker(saved.report_to)
+    if not is_finished:
+        saved = _keep_effective_batch(saved, recipe.provenance.get("processes", 1), folder)
     fingerprints = RunDir(folder).read_provenance()["data"]
     return dataclasses.replace(saved, **call_settings), fingerprints
+
+
+def _keep_effective_batch(saved: RunConfig, started_with: int, folder: Path) -> RunConfig:
+    """Return the settings with which the processes of this call train the effective batches of the run.
+
+    `started_with` is the number of processes to which the saved settings belong. A batch does not become
+    larger, so that it fits into memory. With `tokens_per_batch`, batches must stay the same, so only the
+    number of accumulation steps changes.
+    """
+    processes, batch_size = system.get_launched_world_size(), saved.batch_size
+    if processes == started_with or (batch_size is None and saved.tokens_per_batch is None):
+        return saved
+    items, unit = started_with * saved.gradient_accumulation_steps, "batches"
+    if batch_size is not None:
+        items, unit = items * batch_size, "examples"
+    if items % processes:
+        possible = [count for count in range(1, items + 1) if items % count == 0]
+        nearest = [*(count for count in possible if count < processes)][-1:]
+        nearest += [count for count in possible if count > processes][:1]
+        size = "" if batch_size is None else f"batch size {batch_size} x "
+        raise UserError(
+            f"--resume {folder}: an optimizer step of this run has {items} {unit} ({size}"
+            f"{format_count(saved.gradient_accumulation_steps, 'accumulation step')} x "
+            f"{format_count(started_with, 'process', 'processes')}), which {processes} processes cannot "
+            f"share equally; resume with {' or '.join(map(str, nearest))} (--nproc)"
+        )
+    steps = items // processes
+    if batch_size is not None:
+        batch_size = max(size for size in range(1, batch_size + 1) if steps % size == 0)
+        steps //= batch_size
+    report_info(
+        f"resuming with {format_count(processes, 'process', 'processes')} in place of {started_with}: "
+        + ("" if batch_size is None else f"batch_size {batch_size}, ")
+        + f"gradient_accumulation_steps {steps}, the same effective batch size"
+    )
+    return dataclasses.replace(saved, batch_size=batch_size, gradient_accumulation_steps=steps)
 
 
 def _find_run_to_resume(name: str, values: Mapping[str, Any]) -> Path:

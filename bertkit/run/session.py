@@ -156,6 +156,12 @@ class Session:
         self.trainer = self._create_trainer(BertkitTrainer)
         if self.trainer.is_sharded:
             check_sharding(prepared)
+            started_with = self.run_dir.read_provenance().get("processes", 1) if config.resume else None
+            if started_with not in (None, distributed.get_world_size()):
+                raise UserError(
+                    f"--resume {self.folder}: its checkpoints hold the sharded weights of {started_with} "
+                    f"processes; resume with {started_with} processes"
+                )
         elif self.trainer.args.fsdp:  # accelerate ignores it on a CPU
             raise UserError(
                 "--set fsdp: FSDP shards weights over accelerators, of which there are none; omit it"

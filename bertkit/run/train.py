@@ -1,6 +1,7 @@
 """Training from settings to `metrics.json`: the steps are here in the order in which they happen."""
 
 import shlex
+import socket
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from bertkit.data.table import describe_changes
-from bertkit.errors import RunInterrupted, UserError
+from bertkit.errors import RunInterrupted, UserError, format_list
 from bertkit.reports.card import build_model_card
 from bertkit.run import upload
 from bertkit.run.baselines import fit_validation_baselines
@@ -69,9 +70,18 @@ def train(
     check_callbacks(callbacks)
     config_class = task_definition(task_name).config
     resolve = partial(resolve_settings, task_name, config_class, overrides, recipe)
-    config, _ = resolve()
+    error_of_host = None
+    try:
+        config, _ = resolve()
+    except UserError as error:
+        if not distributed.has_several_hosts():
+            raise
+        error_of_host = distributed.name_host(error)  # the other hosts would wait for this one
     reports = nullcontext() if distributed.is_main_process() else silence_reports()
     with reports, silence_libraries(), distributed.use_process_group():
+        with distributed.raise_on_all_ranks():
+            if error_of_host is not None:
+                raise error_of_host
         distributed.on_main_process(upload.check_hub_access, config)
         run = _run_or_load(task_name, config, partial(resolve, is_locked=True), callbacks)
         if config.push_to_hub and run.output_dir:
@@ -123,6 +133,8 @@ def _run(
     loaded_modules = distributed.main_process_first(lambda: [load_module(value) for value in config.metric])
     prepared = distributed.main_process_first(prepare, task_name, config, loaded_modules)
     prepared.add_callbacks(callbacks)
+    if distributed.has_several_hosts():
+        _require_same_data(prepared.fingerprints)
     if fingerprints is not None:
         require_unchanged_data(config.output_dir, fingerprints, prepared.fingerprints)
     if preview := prepared.task.preview(prepared.features["train"], prepared.tokenizer):
@@ -137,6 +149,17 @@ def _run(
     default_folder = distributed.on_main_process(create_default_directory, *name_parts)
     with locks.lock_directory(default_folder, is_new=True) as folder:
         return train_prepared(prepared, folder)
+
+
+def _require_same_data(fingerprints: Mapping[str, str]) -> None:
+    """Refuse data that differs between hosts: their ranks would train on rows of different files."""
+    (host, first), *others = distributed.gather_object((socket.gethostname(), fingerprints))
+    for other_host, other in others:
+        if splits := [split for split in first if first[split] != other.get(split)]:
+            raise UserError(
+                f"--data: the rows of {format_list(splits)} on the host {other_host} differ from those on "
+                f"{host}; copy the same files to both, or read them from a shared file system"
+            )
 
 
 def require_unchanged_data(

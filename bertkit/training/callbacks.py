@@ -21,7 +21,7 @@ from transformers import (
 from bertkit.errors import UserError, shorten_repr
 from bertkit.utils import distributed
 from bertkit.utils.reporting import get_reporter, report_info
-from bertkit.utils.system import STOP_SIGNALS
+from bertkit.utils.system import STOP_SIGNALS, note_stop_signal
 
 # ---- callbacks
 
@@ -47,11 +47,12 @@ def check_callbacks(callbacks: object) -> None:
 
 
 class StopRequest:
-    """Context manager that turns Ctrl-C, SIGTERM and the end of a console into a request to stop.
+    """Context manager that turns Ctrl-C, SIGTERM, SIGUSR1 and the end of a console into a request to stop.
 
     After the first signal, training saves a checkpoint at the end of the current step, and stops. A second
-    signal stops training at once. Outside the main thread, such as in a notebook's worker, signals are not
-    handled. `requested` is true if this process has received a signal; other ranks may not have received one.
+    signal stops training at once, unless it repeats the first one (`note_stop_signal`). Outside the main
+    thread, such as in a notebook's worker, signals are not handled. `requested` is true if this process has
+    received a signal; other ranks may not have received one.
     """
 
     def __init__(self) -> None:
@@ -73,7 +74,8 @@ class StopRequest:
         return distributed.any_rank(self.requested)
 
     def _handle_signal(self, signal_number: int, frame: FrameType | None) -> None:
-        if self.requested:
+        is_repeated = note_stop_signal(signal_number)
+        if self.requested and not is_repeated:
             raise KeyboardInterrupt
         self.requested = True
 

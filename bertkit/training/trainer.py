@@ -11,13 +11,14 @@ from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any, NamedTuple
 
+import numpy as np
 import safetensors
 import torch
 from accelerate.data_loader import prepare_data_loader
 from accelerate.utils import send_to_device
 from safetensors.torch import load_file, save_file
 from torch.utils.data import DataLoader
-from transformers import Trainer, TrainerState
+from transformers import Trainer, TrainerState, set_seed
 from transformers.trainer import TRAINER_STATE_NAME
 
 from bertkit.data.corpus.examples import PhasedFeatures
@@ -153,9 +154,17 @@ class BertkitTrainer(Trainer):
     def _restore_logging(self) -> None:
         """Restore the statistics since the last log entry, which the next entry must include."""
         if unlogged := self.state.stateful_callbacks.get(UNLOGGED_KEY):
+            losses, parts, rank = unlogged["loss"], unlogged["parts"], distributed.get_rank()
+            if len(losses) != (world_size := distributed.get_world_size()):
+                # The log has the mean of the losses of all ranks, and the sums of all other values.
+                losses = [sum(losses) / len(losses)] * world_size
+                parts = {
+                    part: [[sum(values) / world_size for values in zip(*sums, strict=True)]] * world_size
+                    for part, sums in parts.items()
+                }
             self._globalstep_last_logged = unlogged["step"]
-            self._tr_loss += unlogged["loss"][distributed.get_rank()]
-            self.loss_meter.load_sums(unlogged["parts"], distributed.get_rank(), self.args.device)
+            self._tr_loss += losses[rank]
+            self.loss_meter.load_sums(parts, rank, self.args.device)
 
     # ---- sharded weights
 
@@ -520,8 +529,15 @@ class BertkitTrainer(Trainer):
             save_file({RANDOM_STATE: state}, self._get_device_state_path(output_dir))
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
+        if checkpoint is None:
+            return
+        if len(list(Path(checkpoint).glob("rng_state*.pth"))) != (count := distributed.get_world_size()):
+            # other ranks wrote the checkpoint: dropout continues with new masks, not with those of step 0
+            numbers = [self.args.seed, count, distributed.get_rank(), self.state.global_step]
+            set_seed(int(np.random.SeedSequence(numbers).generate_state(1)[0]))
+            return
         super()._load_rng_state(checkpoint)
-        if checkpoint is None or not devices.has_accelerator():
+        if not devices.has_accelerator():
             return
         path = self._get_device_state_path(checkpoint)
         if path.exists():  # not in checkpoints of earlier versions

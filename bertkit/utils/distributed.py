@@ -4,7 +4,11 @@ All functions also work in a single process. Objects are exchanged over gloo, ev
 backend, because gloo does not wait for the device.
 """
 
+import errno
 import os
+import socket
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -12,12 +16,14 @@ from typing import Any, TypeVar
 
 from bertkit.errors import UserError
 from bertkit.utils.compat import set_device_index
+from bertkit.utils.reporting import report_warning
 from bertkit.utils.system import get_launched_world_size, get_local_rank, read_int
 
 T = TypeVar("T")
 # The timeout is long, because the other ranks may wait while the first rank reads a large corpus. A rank that
 # has ended is detected at once, without a timeout.
 COLLECTIVE_TIMEOUT = timedelta(days=1)
+CONNECT_SECONDS = 60.0
 LAUNCHER_VARIABLE = "BERTKIT_LAUNCHED"  # set by the launcher of --nproc, which reports how a rank ended
 SHARDING_VARIABLES = ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED")  # set by `accelerate launch`
 _group: Any = None  # gloo group of all ranks, or None if there is no process group
@@ -52,6 +58,19 @@ def is_local_main_process() -> bool:
     return get_launched_world_size() == 1 or read_int("LOCAL_RANK", 0) == 0
 
 
+def has_several_hosts() -> bool:
+    """Return whether the processes of this run were started on several machines."""
+    world_size = get_launched_world_size()
+    return read_int("LOCAL_WORLD_SIZE", world_size) < world_size
+
+
+def name_host(error: UserError) -> UserError:
+    """Add the name of this machine to an error of a run on several machines: others may not have it."""
+    if has_several_hosts():
+        error.args = (f"{error} (on the host {socket.gethostname()})",)
+    return error
+
+
 def get_world_size() -> int:
     """Return the number of ranks in the process group, 1 without a group."""
     return _group.size() if _group is not None else 1
@@ -83,6 +102,7 @@ def use_process_group() -> Iterator[None]:
     _group = distributed.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
     _num_groups += 1
     is_complete = False
+    connections = _watch_hosts() if has_several_hosts() else []
     try:
         yield
         gather_object(None)  # waits until all ranks are here
@@ -101,6 +121,8 @@ def use_process_group() -> Iterator[None]:
         lost.should_report = not is_launched_by_bertkit() and _is_first_to_report()
         raise lost from error
     finally:
+        for connection in connections:
+            connection.close()
         _group = None
         # After an error, destroying an NCCL group would wait for the rank that has ended.
         if owns_group and (is_complete or not devices.has_accelerator()):
@@ -137,6 +159,68 @@ def _is_first_to_report() -> bool:
         return _get_default_store().add(f"bertkit/{_num_groups}/errors", 1) == 1
     except RuntimeError:  # the rank that held the store has ended, and has reported the reason
         return False
+
+
+# ---- hosts that cannot be reached any more
+
+# Seconds without an answer until the kernel asks the other host, and between further attempts; their number.
+KEEPALIVE = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 4}
+
+
+def _watch_hosts() -> list[socket.socket]:
+    """Connect the first process of each host with rank 0, to end the run if a host does not answer.
+
+    If a process ends, its kernel closes its connections, and the other ranks notice it at once. If a machine
+    or its network fails, nothing arrives: gloo would wait for half an hour, and longer for objects. The
+    kernels exchange the messages, so a process may be busy or stopped.
+    """
+    server = None
+    if get_rank() == 0:
+        is_dual = socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if is_dual else socket.AF_INET
+        server = socket.create_server(("", 0), family=family, dualstack_ipv6=is_dual)
+    (port, *_) = gather_object(server.getsockname()[1] if server else 0)
+    is_client = server is None and is_local_main_process()
+    num_clients = sum(gather_object(is_client))
+    connections = []
+    try:
+        if server is not None:
+            server.settimeout(CONNECT_SECONDS)
+            connections = [server.accept()[0] for _ in range(num_clients)]
+        elif is_client:
+            address = (os.environ["MASTER_ADDR"], port)
+            connections = [socket.create_connection(address, CONNECT_SECONDS)]
+    except OSError as error:
+        report_warning(
+            f"the other hosts cannot be watched ({error}); if one fails, the run may wait for half an hour"
+        )
+    finally:
+        if server is not None:
+            server.close()
+    for connection in connections:
+        connection.settimeout(None)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in KEEPALIVE.items():
+            if hasattr(socket, name):
+                connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        threading.Thread(target=_exit_if_unreachable, args=[connection], daemon=True).start()
+    return connections
+
+
+def _exit_if_unreachable(connection: socket.socket) -> None:
+    """Wait for the end of a connection; if the other host does not answer, end this process."""
+    host = connection.getpeername()[0].removeprefix("::ffff:")
+    try:
+        connection.recv(1)  # nothing is sent
+    except OSError as error:
+        if error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
+            print(
+                f"bertkit: the host {host} is not reachable any more, and this host has stopped; if there is "
+                "a checkpoint, resume with --resume",
+                file=sys.stderr,
+                flush=True,
+            )
+            os._exit(1)
 
 
 # ---- collective operations
@@ -197,5 +281,8 @@ def main_process_first(function: Callable[..., T], *args: Any, **kwargs: Any) ->
     for runs_local_main_process in (True, False):
         with raise_on_all_ranks():
             if is_local_main_process() == runs_local_main_process:
-                result = function(*args, **kwargs)
+                try:
+                    result = function(*args, **kwargs)
+                except UserError as error:
+                    raise name_host(error) from error.__cause__
     return result

@@ -4,6 +4,8 @@ A lock is a file in the directory. The operating system releases it when its pro
 """
 
 import shutil
+import time
+import uuid
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -12,6 +14,9 @@ from typing import Any
 from bertkit.errors import UserError
 from bertkit.utils import distributed
 from bertkit.utils.files import LOCK_FILE, OUTPUT_DIR_FLAG, PARTIAL, create_directory
+
+# Seconds until a new file of another host appears. NFS caches the entries of a directory.
+MAX_DELAY_SECONDS = 10.0
 
 
 class DirectoryInUse(UserError):
@@ -23,11 +28,34 @@ def lock_directory(folder: Path, is_new: bool = False) -> Iterator[Path]:
     """Create a directory if it does not exist, and lock it during the block.
 
     If the directory was created (by the caller, with its parent, if it is new) and is still empty at the end,
-    it is removed. In a distributed run, the main process holds the lock for all ranks.
+    it is removed. In a distributed run, the main process holds the lock for all ranks, all of which must see
+    the directory.
     """
     with ExitStack() as stack:
         distributed.on_main_process(lambda: stack.enter_context(_lock_and_clean_up(folder, is_new)))
+        if distributed.has_several_hosts():
+            _require_shared(folder)
         yield folder
+
+
+def _require_shared(folder: Path) -> None:
+    """Check that all hosts of the run see a new file of the main process in the directory."""
+    (name, *_) = distributed.gather_object(f".{uuid.uuid4().hex}-hosts{PARTIAL}")
+    try:
+        distributed.on_main_process((folder / name).touch)
+        deadline = time.monotonic() + MAX_DELAY_SECONDS
+        with distributed.raise_on_all_ranks():
+            # `exists` may read a stale cache of NFS
+            while not (folder.is_dir() and any(path.name == name for path in folder.iterdir())):
+                if time.monotonic() > deadline:
+                    raise distributed.name_host(UserError(
+                        f"{OUTPUT_DIR_FLAG} {folder}: this is another directory than that of rank 0; choose "
+                        "a directory on a file system that all hosts share"
+                    ))  # fmt: skip
+                time.sleep(0.1)
+    finally:
+        if distributed.get_rank() == 0:
+            (folder / name).unlink(missing_ok=True)
 
 
 @contextmanager

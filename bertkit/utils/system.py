@@ -6,6 +6,7 @@ Only modules of `bertkit.utils` distinguish operating systems; the others call t
 import _thread
 import ctypes
 import gc
+import math
 import os
 import re
 import signal
@@ -185,11 +186,32 @@ PR_SET_PDEATHSIG = 1  # constant of <linux/prctl.h>
 WINDOWS_INTERRUPTED = 0xC000013A  # exit status of a Windows process that Ctrl-C or Ctrl-Break has ended
 EXIT_INTERRUPTED = 130
 EXIT_OUTPUT_CLOSED = 141  # status that shells report for a program which SIGPIPE (13) has ended
-# Requests to stop that a person or a scheduler sends. Windows sends SIGBREAK for Ctrl-Break, and when the
-# console is closed.
+# Requests to stop that a person or a scheduler sends. Slurm sends SIGUSR1 before the end of a job if the job
+# asks for it. Windows sends SIGBREAK for Ctrl-Break, and when the console is closed.
 STOP_SIGNALS = tuple(
-    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGBREAK") if hasattr(signal, name)
+    getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGBREAK") if hasattr(signal, name)
 )
+REPEAT_SECONDS = 5.0
+_last_stop_signal = -math.inf  # when it arrived
+
+
+def note_stop_signal(number: int) -> bool:
+    """Return whether a signal of `STOP_SIGNALS` only repeats the last one; each Ctrl-C is a new request.
+
+    Slurm signals every process of a job. torchrun is one of them, and signals its own processes again.
+    """
+    global _last_stop_signal
+    now, previous = time.monotonic(), _last_stop_signal
+    _last_stop_signal = now
+    return number != signal.SIGINT and now - previous < REPEAT_SECONDS
+
+
+def forget_stop_signal() -> None:
+    """Treat the next signal as a new request."""
+    global _last_stop_signal
+    _last_stop_signal = -math.inf
+
+
 _CTRL_BREAK = getattr(signal, "CTRL_BREAK_EVENT", None)  # only on Windows
 
 
