@@ -5,6 +5,7 @@
 speed: the time from files to the corpus on disk, and the part for reading and splitting into sentences,
 compared with a call of the tokenizer on the same sentences.
 memory: how much a large file of repeated texts increases the peak memory, and its size on disk.
+shards: the same for text of one size in 1, 8 and 64 files, and the time of the next start, with a warm cache.
 Everything runs in this process, without training.
 
 TEXTS is a folder of text files in any supported format. Progress goes to standard error, the report to
@@ -14,6 +15,7 @@ standard output.
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 import tempfile
 import time
@@ -22,10 +24,11 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from bertkit.data.corpus.documents import TextOptions, iter_documents
+from bertkit.data.corpus.documents import TextOptions, TextSource, iter_documents
 from bertkit.data.corpus.store import write_corpus
-from bertkit.data.readers.text_files import list_files, read_chunks
+from bertkit.data.readers.text_files import _digest_content, list_files, read_chunks
 from bertkit.models.loading import ModelSource, load_tokenizer
+from bertkit.tasks.pretrain.task import CorpusSet
 from harness import add_options, describe_model_and_rounds, format_report, publish, validate_options
 from process_memory import read_memory_mb
 from qa_speed import compare_calls
@@ -92,9 +95,10 @@ def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     ]
 
 
-def write_repeated(files: list[Path], large: Path, size: int) -> None:
-    """Repeat the texts in a file until it has the requested size in bytes."""
+def write_repeated(files: list[Path], large: Path, size: int, number: int = 0) -> None:
+    """Repeat the texts in a file until it has the requested size in bytes; `number` makes it unique."""
     with large.open("wb") as file:
+        file.write(f"Text number {number}.\n\n".encode())
         while file.tell() < size:
             for path in files:
                 for chunk in read_chunks(path):
@@ -102,7 +106,36 @@ def write_repeated(files: list[Path], large: Path, size: int) -> None:
                 file.write(b"\n\n")
 
 
-PARTS = {"speed": measure_speed, "memory": measure_memory}
+def measure_shards(args: argparse.Namespace, tokenizer: Any) -> list[str]:
+    """Measure building a corpus and loading it again, for text of one size in several numbers of files."""
+    lines = ["| files | first start, s | next start, s | peak growth, MB | next start, peak growth, MB |"]
+    lines += ["|---:|---:|---:|---:|---:|"]
+    total = args.megabytes * 1_000_000
+    for count in SHARD_COUNTS:
+        with tempfile.TemporaryDirectory() as scratch:
+            os.environ["BERTKIT_CACHE_DIR"] = str(Path(scratch) / "cache")
+            for number in range(count):
+                write_repeated(
+                    list_files(str(args.data_dir)), Path(scratch) / f"{number}.txt", total // count, number
+                )
+            text = TextSource("text", scratch, {"train": tuple(sorted(Path(scratch).glob("*.txt")))})
+            seconds, peaks = [], []
+            for _ in range(2):
+                _digest_content.cache_clear()  # as in a new process
+                before = read_memory_mb()["VmRSS"]
+                Path("/proc/self/clear_refs").write_text("5")
+                started = time.perf_counter()
+                CorpusSet().add_corpus(text, TextOptions(), False, tokenizer, "words")
+                seconds.append(time.perf_counter() - started)
+                peaks.append(read_memory_mb()["VmHWM"] - before)
+                gc.collect()
+            values = f"{seconds[0]:.1f} | {seconds[1]:.2f} | {peaks[0]:.0f} | {peaks[1]:.0f}"
+            lines.append(f"| {count} | {values} |")
+    return [f"## {args.megabytes} MB of text in several files", "", *lines]
+
+
+PARTS = {"speed": measure_speed, "memory": measure_memory, "shards": measure_shards}
+SHARD_COUNTS = (1, 8, 64)
 
 
 def main() -> None:

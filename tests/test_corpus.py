@@ -4,6 +4,7 @@ import csv
 import gzip
 import io
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -24,6 +25,7 @@ from bertkit.data.corpus.documents import (
     split_sentences,
 )
 from bertkit.data.corpus.store import load_corpus, open_corpus, write_corpus
+from bertkit.data.readers import text_files
 from bertkit.data.readers.text_files import Decoding, FileNotes, list_files, read_text, split_lines
 from bertkit.data.tokens import prefetch
 from bertkit.errors import UserError
@@ -557,3 +559,24 @@ def test_text_that_looks_like_a_special_token_is_text(tiny, tmp_path):
     assert tokenizer.backend_tokenizer.encode("[SEP]", add_special_tokens=False).ids == [
         tokenizer.sep_token_id
     ]
+
+
+def test_a_large_file_is_read_once_and_again_only_after_a_change(tmp_path, monkeypatch):
+    monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(text_files, "LARGE_FILE", 1)
+    monkeypatch.setattr(text_files, "SETTLED_SECONDS", -60)
+    path, reads = tmp_path / "text.txt", []
+    path.write_text("one")
+    compute = text_files._digest_content.__wrapped__
+    monkeypatch.setattr(text_files, "_digest_content", lambda *args: reads.append(1) or compute(*args))
+    first = text_files.digest_path(path)
+    assert (text_files.digest_path(path), len(reads)) == (first, 1)
+    path.write_text("two, longer")
+    assert (text_files.digest_path(path) != first, len(reads)) == (True, 2)
+
+
+def test_the_digests_of_documents_are_stored_with_the_corpus(tmp_path):
+    corpus = write_corpus(DOCUMENTS, make_tokenizer(), tmp_path)
+    assert corpus.digests is not None
+    assert corpus.list_digests() == replace(corpus, digests=None).list_digests()
+    assert len(set(corpus.list_digests())) == 2

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bertkit.errors import UserError
+from bertkit.utils.distributed import is_local_main_process
 from bertkit.utils.files import (
     create_process_directory,
     expand_home,
@@ -35,7 +36,8 @@ def get_or_create(kind: str, key: str, write: Callable[[Path], None]) -> Path | 
     """
     entry = get_cache_directory() / kind / key
     if entry.is_dir():
-        if verify_checksums(entry) is None:
+        # Ranks prepare after the first one of their machine, which has read and verified the entry.
+        if not is_local_main_process() or verify_checksums(entry) is None:
             return entry
         shutil.rmtree(entry, ignore_errors=True)
     try:

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,8 @@ from bertkit.utils.reporting import report_info
 CACHE_VERSION = 9  # to be increased when the code gives a different corpus for the same files
 DOCUMENTS_FILE, CONTINUATIONS_FILE, INFO_FILE = "documents.bin", "continuations.bin", "corpus.json"
 SIZES_FILE = "sizes.bin"
+DIGESTS_FILE = "digests.bin"
+DIGEST_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,7 @@ class Corpus:
         document_offsets: [m + 1] index of the first sentence of each document; at the end, the number of
             sentences. It has the same dtype.
         parent_ids: [m] index of the original document if the documents are parts of others; else None.
+        digests: [m, 8] uint8 digest of the tokens of each document; None if documents are parts of others.
         is_continuation: [tokens] bool, whether a token continues the morpheme of the previous token; None if
             the corpus was not split into morphemes.
         sizes: [d + 1, 3] int64 number of tokens, of words (which white space separates) and of bytes in UTF-8
@@ -62,6 +66,7 @@ class Corpus:
     sentence_offsets: np.ndarray
     document_offsets: np.ndarray
     parent_ids: np.ndarray | None = field(default=None, kw_only=True)
+    digests: np.ndarray | None = field(default=None, kw_only=True)
     is_continuation: np.ndarray | None = field(default=None, kw_only=True)
     sizes: np.ndarray | None = field(default=None, kw_only=True)
     counts: dict[str, int] = field(default_factory=dict)
@@ -81,6 +86,20 @@ class Corpus:
         token_offsets = self.sentence_offsets[self.document_offsets].astype(np.int64)
         starts, stops = token_offsets[documents], token_offsets[documents + 1]
         return float((stops - starts).sum() / self.measure(starts, stops)[:, 1].sum())
+
+    def list_digests(self) -> list[str]:
+        """Return the digest of each document in hexadecimal digits."""
+        digests = self.digests if self.digests is not None else self.compute_digests()
+        text, width = digests.tobytes().hex(), 2 * DIGEST_BYTES
+        return [text[start : start + width] for start in range(0, len(text), width)]
+
+    def compute_digests(self) -> np.ndarray:
+        """Return the digests of all documents, from their tokens."""
+        offsets = self.sentence_offsets[self.document_offsets]
+        content = bytearray()
+        for start, stop in pairwise(offsets):
+            content += blake2b(self.token_ids[start:stop].tobytes(), digest_size=DIGEST_BYTES).digest()
+        return np.frombuffer(content, np.uint8).reshape(-1, DIGEST_BYTES)
 
 
 def load_corpus(
@@ -187,6 +206,8 @@ def write_corpus(
         )
     info = {"counts": counts, "notes": notes.format_lines() if notes else []}
     (folder / INFO_FILE).write_text(json.dumps(info), "utf-8")
+    # so that later runs, and the other ranks, do not read all tokens
+    open_corpus(folder).compute_digests().tofile(folder / DIGESTS_FILE)
     return open_corpus(folder)
 
 
@@ -198,7 +219,11 @@ def open_corpus(folder: Path) -> Corpus:
     path = folder / CONTINUATIONS_FILE
     is_continuation = map_array(path, np.dtype(bool)) if path.exists() else None
     sizes = map_array(folder / SIZES_FILE, np.dtype(np.int64)).reshape(-1, 3)
-    return Corpus(token_ids, sentences, documents, is_continuation=is_continuation, sizes=sizes, **info)
+    path = folder / DIGESTS_FILE
+    digests = map_array(path, np.dtype(np.uint8)).reshape(-1, DIGEST_BYTES) if path.exists() else None
+    return Corpus(
+        token_ids, sentences, documents, digests=digests, is_continuation=is_continuation, sizes=sizes, **info
+    )
 
 
 # ---- token vectors

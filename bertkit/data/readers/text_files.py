@@ -10,8 +10,10 @@ import gzip
 import io
 import json
 import lzma
+import os
 import re
 import struct
+import time
 import unicodedata
 import zipfile
 import zlib
@@ -29,6 +31,7 @@ from charset_normalizer import from_bytes
 from bertkit.data.hub import HubFile
 from bertkit.data.table import Rows, fingerprint_rows
 from bertkit.errors import UserError, format_count, format_list
+from bertkit.utils.cache import get_or_create
 from bertkit.utils.compat import require_extra
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_position
@@ -130,13 +133,39 @@ def hash_json(value: Any) -> str:
     return blake2b(json.dumps(value).encode(), digest_size=16).hexdigest()
 
 
+LARGE_FILE = 1 << 26  # bytes; the digest of such a file is cached
+SETTLED_SECONDS = 10.0  # since the last change: a later one would have another time on any file system
+
+
 def digest_path(path: Path) -> str:
-    """Return a digest of the content of a file."""
+    """Return a digest of the content of a file.
+
+    The digest of a large file is cached as long as the size, the times and the number (inode) of the file are
+    the same. So the other processes of a run, and later runs, do not read the whole file.
+    """
+
+    def compute() -> str:
+        return _digest_content(path.resolve(), status.st_size, status.st_mtime_ns)
+
+    def write(folder: Path) -> None:
+        (folder / "digest").write_text(compute(), "utf-8")
+        if _identify(path.stat()) != _identify(status):
+            raise OSError("changed while it was read")  # then, nothing is cached
+
     try:
         status = path.stat()
-        return _digest_content(path.resolve(), status.st_size, status.st_mtime_ns)
+        is_settled = max(status.st_mtime, status.st_ctime) < time.time() - SETTLED_SECONDS
+        if status.st_size >= LARGE_FILE and is_settled:
+            key = hash_json([str(path.resolve()), *_identify(status)])
+            if entry := get_or_create("digests", key, write):
+                return (entry / "digest").read_text("utf-8")
+        return compute()
     except OSError as error:
         raise UserError(f"{path}: cannot read the file ({error.strerror})") from error
+
+
+def _identify(status: os.stat_result) -> tuple[int, ...]:
+    return status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino, status.st_dev
 
 
 @cache

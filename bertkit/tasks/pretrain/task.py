@@ -4,8 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from hashlib import blake2b
-from itertools import islice, pairwise
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -415,11 +414,7 @@ class CorpusSet:
                 )
         first = sum(len(other.document_offsets) for _, other in self.entries)
         self.entries.append((first, corpus))
-        token_offsets = corpus.sentence_offsets[corpus.document_offsets].tolist()
-        digests = [
-            blake2b(corpus.token_ids[start:stop].tobytes(), digest_size=8).hexdigest()
-            for start, stop in pairwise(token_offsets)
-        ]
+        digests = corpus.list_digests()
         numbers = list(range(first, first + len(digests)))
         return Rows.from_columns({"document": numbers, "digest": digests}, format_list(text.files)), notes
 
@@ -449,7 +444,7 @@ def split_few_documents(corpus: Corpus) -> tuple[Corpus, list[str]]:
     subject = "one document" if num_documents == 1 else f"only {num_documents} documents"
     note = f"{subject}: split into {format_count(len(offsets) - 1, 'part')}, of which some are held out"
     parents = np.searchsorted(corpus.document_offsets, offsets[:-1], "right") - 1
-    return replace(corpus, document_offsets=offsets, parent_ids=parents), [note]
+    return replace(corpus, document_offsets=offsets, parent_ids=parents, digests=None), [note]
 
 
 # ---- masked examples as predictions
