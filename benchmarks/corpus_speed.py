@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import math
 import os
 import tempfile
 import time
@@ -95,10 +96,9 @@ def measure_memory(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     ]
 
 
-def write_repeated(files: list[Path], large: Path, size: int, number: int = 0) -> None:
-    """Repeat the texts in a file until it has the requested size in bytes; `number` makes it unique."""
+def write_repeated(files: list[Path], large: Path, size: int) -> None:
+    """Repeat the texts in a file until it has the requested size in bytes."""
     with large.open("wb") as file:
-        file.write(f"Text number {number}.\n\n".encode())
         while file.tell() < size:
             for path in files:
                 for chunk in read_chunks(path):
@@ -110,14 +110,15 @@ def measure_shards(args: argparse.Namespace, tokenizer: Any) -> list[str]:
     """Measure building a corpus and loading it again, for text of one size in several numbers of files."""
     lines = ["| files | first start, s | next start, s | peak growth, MB | next start, peak growth, MB |"]
     lines += ["|---:|---:|---:|---:|---:|"]
-    total = args.megabytes * 1_000_000
+    content = "\n\n".join(path.read_text("utf-8") for path in list_files(str(args.data_dir)))
+    content *= math.ceil(args.megabytes * 1_000_000 / len(content))
     for count in SHARD_COUNTS:
         with tempfile.TemporaryDirectory() as scratch:
             os.environ["BERTKIT_CACHE_DIR"] = str(Path(scratch) / "cache")
+            size = args.megabytes * 1_000_000 // count
             for number in range(count):
-                write_repeated(
-                    list_files(str(args.data_dir)), Path(scratch) / f"{number}.txt", total // count, number
-                )
+                shard = f"Text number {number}.\n\n{content[number * size : (number + 1) * size]}"
+                (Path(scratch) / f"{number}.txt").write_text(shard, "utf-8")
             text = TextSource("text", scratch, {"train": tuple(sorted(Path(scratch).glob("*.txt")))})
             seconds, peaks = [], []
             for _ in range(2):

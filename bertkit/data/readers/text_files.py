@@ -148,7 +148,7 @@ def digest_path(path: Path) -> str:
         return _digest_content(path.resolve(), status.st_size, status.st_mtime_ns)
 
     def write(folder: Path) -> None:
-        (folder / "digest").write_text(compute(), "utf-8")
+        (folder / "digest").write_bytes(compute().encode())
         if _identify(path.stat()) != _identify(status):
             raise OSError("changed while it was read")  # then, nothing is cached
 
