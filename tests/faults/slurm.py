@@ -129,7 +129,7 @@ def wait_for_job(job: str) -> None:
     wait_for(has_completed, 240, f"end of job {job}")
 
 
-def interrupt_by_slurm(job: str) -> None:
+def interrupt_by_scontrol_requeue(job: str) -> None:
     """Requeue a job, as an administrator does: SIGTERM to all its processes, then SIGKILL after KillWait."""
     run("scontrol", "requeue", job)
 
@@ -162,7 +162,11 @@ def main() -> int:
         with start_cluster(folder):
             wait_for_job(submit("whole", *command))
             expected = load_file("runs/whole/model.safetensors")
-            for interrupt in (interrupt_before_the_time_limit, interrupt_by_slurm, interrupt_by_preemption):
+            for interrupt in (
+                interrupt_before_the_time_limit,
+                interrupt_by_scontrol_requeue,
+                interrupt_by_preemption,
+            ):
                 label = interrupt.__name__.removeprefix("interrupt_").replace("_", " ")
                 job = submit(interrupt.__name__, *command)
                 wait_for(lambda: has_checkpoint(interrupt.__name__, 1), 120, "checkpoint")  # noqa: B023
