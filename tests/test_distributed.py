@@ -371,7 +371,7 @@ def test_a_killed_rank_stops_all_and_resume_is_bit_identical(killed, outcomes):
 
 
 @pytest.mark.slow
-def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, monkeypatch):
+def test_invalid_process_settings_are_refused_in_one_line(cli, toy, tiny, tmp_path, monkeypatch):
     args = ["classify", "--data", toy, "--model", tiny]
     monkeypatch.setattr(system, "count_cores", lambda: 2)
     assert cli(*args, "--nproc", 3)[::2] == (
