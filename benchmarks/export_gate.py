@@ -36,6 +36,8 @@ TRAINING_ROWS = 6_000  # at most; the other rows judge the export
 COLUMNS = ["rows", "score", "drop", "bound", "exported", "verified"]
 REFUSED = re.compile(r"(\w+) drops by (-?[\d.]+) points on ([\d,]+).* up to (-?[\d.]+) at a confidence")
 
+FEWER_ANSWERS = re.compile(r"it answers ([\d.]+)% of the rows instead of ([\d.]+)%")
+
 
 @dataclass(frozen=True)
 class Export:
@@ -152,10 +154,13 @@ def check_export(name: str, export: Export, args: argparse.Namespace) -> list[st
                 overwrite=True,
             )  # fmt: skip
         except QualityGateError as error:
-            found = REFUSED.search(str(error))
-            if found is None:
+            if found := REFUSED.search(str(error)):
+                metric, drop, count, bound = found.groups()
+            elif found := FEWER_ANSWERS.search(str(error)):
+                after, before = map(float, found.groups())
+                metric, drop, count, bound = "coverage", f"{before - after:.2f}", "", ""
+            else:
                 raise
-            metric, drop, count, bound = found.groups()
             record = {"metric": metric, "drop": drop, "bound": bound, "rows": count, "refused": str(error)}
         else:
             measured = exported.measurements
