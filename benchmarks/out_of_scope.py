@@ -281,14 +281,14 @@ def compute_mahalanobis(arrays: Arrays, part: str) -> np.ndarray:
 
 
 def make_features(arrays: Arrays, part: str) -> np.ndarray:
-    from bertkit.stats.out_of_scope import compute_scope_features
+    from bertkit.stats.scope_score import compute_scope_features
 
     return compute_scope_features(arrays[f"{part}/logits"], arrays[f"{part}/vectors"])
 
 
 def compute_linear(arrays: Arrays, part: str) -> np.ndarray:
     """Return the score of a logistic regression on the vectors alone, without shipped texts."""
-    from bertkit.stats.out_of_scope import compute_scope_score, fit_scope_weights
+    from bertkit.stats.scope_score import compute_scope_score, fit_scope_weights
 
     parts = [np.pad(arrays[f"{name}/vectors"], ((0, 0), (0, 1))) for name in ("held_out", "known", part)]
     return compute_scope_score(parts[2], fit_scope_weights(*parts[:2]))
@@ -296,7 +296,7 @@ def compute_linear(arrays: Arrays, part: str) -> np.ndarray:
 
 def make_scope_score(*outside: str) -> Score:
     """Return the score of `--out-of-scope`, fitted on these parts."""
-    from bertkit.stats.out_of_scope import compute_scope_score, fit_scope_weights
+    from bertkit.stats.scope_score import compute_scope_score, fit_scope_weights
 
     def compute(arrays: Arrays, part: str) -> np.ndarray:
         texts = np.concatenate([make_features(arrays, name) for name in outside])
@@ -420,7 +420,7 @@ def compare_aurc(runs: Sequence[Arrays]) -> list[str]:
 
 def count_kept_promises(arrays: Arrays) -> tuple[int, float]:
     """Return in how many resplits the interval contains the coverage, and the mean accepted fraction."""
-    from bertkit.stats.out_of_scope import compute_scope_score, fit_scope
+    from bertkit.stats.scope_score import compute_scope_score, fit_scope
     from bertkit.stats.significance import compute_wilson_interval
 
     inside = np.concatenate([make_features(arrays, part) for part in ("held_out", "test")])

@@ -509,6 +509,15 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
     assert capfd.readouterr().err == expected
 
 
+def test_a_second_ctrl_c_is_not_forwarded_as_a_repetition():
+    sent = []
+    process = SimpleNamespace(poll=lambda: None, send_signal=sent.append)
+    system.request_stop(process)
+    system.request_stop(process, is_urgent=True)
+    assert sent == [signal.SIGTERM, signal.SIGINT]
+    assert system.was_interrupted(-signal.SIGINT)
+
+
 def test_a_signal_that_arrives_again_is_the_same_request_and_a_second_ctrl_c_is_not():
     # srun signals all processes of a job, and torchrun passes the signal on to its own
     system.forget_stop_signal()

@@ -16,7 +16,7 @@ from conftest import (
 from test_calibrate import make_rows
 
 import bertkit
-from bertkit.stats.out_of_scope import compute_scope_score, fit_scope, fit_scope_weights
+from bertkit.stats.scope_score import compute_scope_score, fit_scope, fit_scope_weights
 
 
 def make_vectors(count, seed=0, size=6):

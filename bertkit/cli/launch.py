@@ -49,9 +49,10 @@ def launch(processes: int, device: str) -> int:
     original_handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
 
     def forward_signal(number: int, _: Any) -> None:
-        received_signals.append(number)
         for child in children:
-            request_stop(child)
+            # The first signal may reach a child that is still importing: SIGTERM ends it without a traceback.
+            request_stop(child, is_urgent=bool(received_signals) and number == signal.SIGINT)
+        received_signals.append(number)
 
     # Each child has its own process group. Ctrl-C therefore reaches only this process.
     for number in original_handlers:

@@ -46,7 +46,7 @@ from bertkit.settings.recipes import list_passed_data
 from bertkit.settings.validation import DataObject, validate_settings
 from bertkit.stats.judgement import EXIT_STATUSES
 from bertkit.stats.metric_modules import is_lower_better, load_module, make_absolute
-from bertkit.stats.out_of_scope import summarize_found
+from bertkit.stats.scope_score import summarize_found
 from bertkit.tasks.base import Evaluation, Task
 from bertkit.tasks.out_of_scope import separate_out_of_scope
 from bertkit.tasks.trained_model import load_run_task

@@ -8,7 +8,7 @@ from typing import Any
 from bertkit.errors import format_count
 from bertkit.run_directory import EXTRA_SPLITS
 from bertkit.settings.recipes import serialize_settings
-from bertkit.stats.out_of_scope import RECALL
+from bertkit.stats.scope_score import RECALL
 from bertkit.stats.slices import MIN_SLICE_ROWS, format_p_value
 from bertkit.tasks.base import Task
 from bertkit.utils.text import dump_yaml

@@ -22,7 +22,7 @@ from bertkit.stats.baseline_models import MAX_TFIDF_ROWS, TFIDF_BASELINES
 from bertkit.stats.judgement import TrainingFacts, describe_overconfidence, judge
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import DecodedPredictions, MetricModule, is_lower_better, name_scores
-from bertkit.stats.out_of_scope import DEFAULT_COVERAGE, RECALL, fit_scope
+from bertkit.stats.scope_score import DEFAULT_COVERAGE, RECALL, fit_scope
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import (
     ScoreDifference,

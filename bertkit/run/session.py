@@ -38,7 +38,7 @@ from bertkit.run_directory import RunDir
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.judgement import MIN_STEPS, TrainingFacts
 from bertkit.stats.linear_probe import PROBE_PREFIX
-from bertkit.stats.out_of_scope import compute_scope_features
+from bertkit.stats.scope_score import compute_scope_features
 from bertkit.stats.scores import Scores
 from bertkit.tasks.base import Outputs
 from bertkit.tasks.out_of_scope import load_shipped_texts

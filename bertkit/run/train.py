@@ -35,7 +35,7 @@ from bertkit.run_directory import RUN, RunDir, create_default_directory
 from bertkit.settings.recipes import Recipe
 from bertkit.settings.run_settings import RunConfig
 from bertkit.stats.metric_modules import load_module
-from bertkit.stats.out_of_scope import compute_scope_score, summarize_found
+from bertkit.stats.scope_score import compute_scope_score, summarize_found
 from bertkit.tasks import task_definition
 from bertkit.tasks.base import CONFIDENCE_KEY, FittedConfidence, Outputs
 from bertkit.training.arguments import restore_algorithms

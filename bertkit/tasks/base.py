@@ -217,7 +217,7 @@ class FittedConfidence:
         min_confidence: Confidence below which the model abstains.
         set_margin: Margin of the classes in a prediction set; see `bertkit.stats.calibration`.
         answer_weights: Weights of the probability that an answer of `qa` is right.
-        scope_weights: Weights of the score that a text is in scope; see `bertkit.stats.out_of_scope`.
+        scope_weights: Weights of the score that a text is in scope; see `bertkit.stats.scope_score`.
         min_scope_score: Score below which a text is out of scope.
     """
 

@@ -15,7 +15,7 @@ from bertkit.models import loading
 from bertkit.models.loading import ModelSource
 from bertkit.run_directory import RunDir
 from bertkit.settings.recipes import read_recipe
-from bertkit.stats.out_of_scope import compute_scope_features
+from bertkit.stats.scope_score import compute_scope_features
 from bertkit.tasks import list_tasks, task_class
 from bertkit.tasks.base import Outputs, Task
 from bertkit.utils import distributed

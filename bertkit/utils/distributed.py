@@ -10,7 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -122,6 +122,8 @@ def use_process_group() -> Iterator[None]:
         raise lost from error
     finally:
         for connection in connections:
+            with suppress(OSError):  # `close` alone would not end the `recv` of the thread
+                connection.shutdown(socket.SHUT_RDWR)
             connection.close()
         _group = None
         # After an error, destroying an NCCL group would wait for the rank that has ended.
@@ -190,7 +192,7 @@ def _watch_hosts() -> list[socket.socket]:
         elif is_client:
             address = (os.environ["MASTER_ADDR"], port)
             connections = [socket.create_connection(address, CONNECT_SECONDS)]
-    except OSError as error:
+    except (OSError, KeyError) as error:  # KeyError: another library has initialized the process group
         report_warning(
             f"the other hosts cannot be watched ({error}); if one fails, the run may wait for half an hour"
         )
@@ -209,8 +211,9 @@ def _watch_hosts() -> list[socket.socket]:
 
 def _exit_if_unreachable(connection: socket.socket) -> None:
     """Wait for the end of a connection; if the other host does not answer, end this process."""
-    host = connection.getpeername()[0].removeprefix("::ffff:")
+    host = "of another process"
     try:
+        host = connection.getpeername()[0].removeprefix("::ffff:")
         connection.recv(1)  # nothing is sent
     except OSError as error:
         if error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):

@@ -38,11 +38,20 @@ def lock_directory(folder: Path, is_new: bool = False) -> Iterator[Path]:
         yield folder
 
 
+def _touch(path: Path) -> None:
+    try:
+        path.touch()
+    except OSError as error:
+        raise UserError(
+            f"{OUTPUT_DIR_FLAG} {path.parent}: cannot be written ({error.strerror}); choose another directory"
+        ) from error
+
+
 def _require_shared(folder: Path) -> None:
     """Check that all hosts of the run see a new file of the main process in the directory."""
     (name, *_) = distributed.gather_object(f".{uuid.uuid4().hex}-hosts{PARTIAL}")
     try:
-        distributed.on_main_process((folder / name).touch)
+        distributed.on_main_process(_touch, folder / name)
         deadline = time.monotonic() + MAX_DELAY_SECONDS
         with distributed.raise_on_all_ranks():
             # `exists` may read a stale cache of NFS

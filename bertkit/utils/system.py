@@ -196,7 +196,7 @@ _last_stop_signal = -math.inf  # when it arrived
 
 
 def note_stop_signal(number: int) -> bool:
-    """Return whether a signal of `STOP_SIGNALS` only repeats the last one; each Ctrl-C is a new request.
+    """Return whether a signal of `STOP_SIGNALS` only repeats the previous one; each Ctrl-C is a new request.
 
     Slurm signals every process of a job. torchrun is one of them, and signals its own processes again.
     """
@@ -235,16 +235,20 @@ def leave_process_group() -> None:
         os.setpgid(0, 0)
 
 
-def request_stop(process: subprocess.Popen) -> None:
-    """Ask a process of `start_process_group` to stop; it can save its work."""
+def request_stop(process: subprocess.Popen, is_urgent: bool = False) -> None:
+    """Ask a process of `start_process_group` to stop; it can save its work.
+
+    A request that `is_urgent` never counts as a repetition of the one before: see `note_stop_signal`.
+    """
     if process.poll() is None:
         # On Windows, SIGTERM would end the process at once.
-        process.send_signal(signal.SIGTERM if _CTRL_BREAK is None else _CTRL_BREAK)
+        stop = signal.SIGINT if is_urgent else signal.SIGTERM
+        process.send_signal(stop if _CTRL_BREAK is None else _CTRL_BREAK)
 
 
 def was_interrupted(status: int) -> bool:
     """Return whether a process with this exit status was ended by `request_stop`."""
-    return status in (-signal.SIGTERM, EXIT_INTERRUPTED, WINDOWS_INTERRUPTED)
+    return status in (-signal.SIGTERM, -signal.SIGINT, EXIT_INTERRUPTED, WINDOWS_INTERRUPTED)
 
 
 def describe_exit(status: int) -> str:

@@ -48,7 +48,7 @@ from bertkit.stats.baseline_models import predict_majority, predict_tfidf
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.linear_probe import LINEAR_PROBE, MAX_PROBE_ROWS, LinearProbe, fit_linear_probe
 from bertkit.stats.metric_modules import DecodedPredictions
-from bertkit.stats.out_of_scope import compute_negative_energy
+from bertkit.stats.scope_score import compute_negative_energy
 from bertkit.stats.scores import Scores, sigmoid
 from bertkit.stats.significance import Scorer, average_values
 from bertkit.tasks.base import (
