@@ -170,8 +170,8 @@ USAGE_ERRORS = {  # command line: words of the error line
     ],
     "check clasify": ["bertkit check clasify: no such command; did you mean 'classify'", "nli", "swag"],
     "trian": ["bertkit trian: no such command", "classify", "export"],
-    "predict run --nproc 2": [
-        "bertkit: --nproc: no such option of bertkit predict; it is a flag of classify"
+    "calibrate run --nproc 2": [
+        "bertkit: --nproc: no such option of bertkit calibrate; it is a flag of classify"
     ],
     "classify --epoch 3": ["bertkit: --epoch: no such option of bertkit classify; did you mean '--epochs'?"],
     "recipes ls --foo": ["bertkit: --foo: no such option of bertkit recipes ls"],

@@ -3,6 +3,7 @@
 import pickle
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from transformers import EarlyStoppingCallback, TrainerCallback
@@ -108,14 +109,15 @@ def test_processes_need_callbacks_that_can_be_pickled(tmp_path):
         bertkit.study("classify", data="sample", folds=2, jobs=2, callbacks=[Unpicklable()])
 
 
-def test_a_class_that_a_process_cannot_import_is_refused():
-    from bertkit.experiments.experiment import _unpickle_callbacks
+def test_a_class_that_a_process_cannot_import_is_refused(monkeypatch):
+    from bertkit.experiments import experiment
 
+    monkeypatch.setattr(experiment, "find_experiment", lambda _: lambda _: SimpleNamespace())
     pickled = pickle.dumps([StopAt(1)]).replace(b"StopAt", b"NoSuch")
     with pytest.raises(
         bertkit.UserError, match=r"cannot be loaded in another process .* define the class in a"
     ):
-        _unpickle_callbacks(pickled)
+        experiment.restore_experiment("glue", SimpleNamespace(device="cpu"), pickled, "--jobs")
 
 
 @pytest.mark.slow
