@@ -122,6 +122,7 @@ def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     assert (model.config.is_decoder, model.config.use_cache, info["missing_keys"]) == (True, False, set())
     sample = read_predictions(run.output_dir, "masked_samples.jsonl")[0]
     assert sample["masked"].split()[1:] == sample["tokens"]
+    assert sample["lm_loss"] > 0
     card = (run.output_dir / "README.md").read_text()
     assert "each token from the previous ones" in card
     code = card.partition("```python\n")[2].partition("```")[0].replace("[CLS] ...", "[CLS] the film")

@@ -1,6 +1,8 @@
 """`evaluate --minimal-pairs`: scores equal to one forward pass per mask, groups, baselines and errors."""
 
 import json
+import re
+import shutil
 
 import pytest
 import torch
@@ -102,6 +104,26 @@ def test_unigram_baseline_of_a_run_counts_its_training_text(runs, tmp_path):
     data = write_rows(tmp_path / "pairs.jsonl", PAIRS)
     run = bertkit.evaluate(runs / "pretrain-mlm-nsp", minimal_pairs=str(data), output_dir=tmp_path / "out")
     assert run.metrics["baselines"]["unigram"]["tokens"] == "the training text"
+
+
+@pytest.mark.slow
+def test_unigram_baseline_counts_no_text_that_has_changed(runs, cli, tmp_path):
+    run = shutil.copytree(runs / "pretrain-mlm-nsp", tmp_path / "run")
+    settings = (run / "run.yaml").read_text("utf-8")
+    (run / "run.yaml").write_text(re.sub(r"(train: [\d,]+ rows, )\w+", r"\g<1>0123456789abcdef", settings))
+    data = write_rows(tmp_path / "pairs.jsonl", PAIRS)
+    status, out, err = cli("evaluate", run, "--minimal-pairs", data, "-o", tmp_path / "out", "--json")
+    assert status == 0, err
+    assert "the data of this run has changed" in err
+    assert json.loads(out)["baselines"]["unigram"]["tokens"] == "the sentences of the pairs"
+
+
+def test_several_processes_are_refused(language_models, cli, tmp_path, monkeypatch):
+    data = write_rows(tmp_path / "pairs.jsonl", PAIRS)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "0")
+    args = [language_models / "masked", "--minimal-pairs", data, "-o", tmp_path / "out"]
+    assert_refused(cli, tmp_path, args, ["--minimal-pairs", "one process"], command="evaluate")
 
 
 def test_sample_has_equally_many_pairs_of_each_phenomenon():

@@ -93,9 +93,28 @@ def test_flags_of_a_new_vocabulary_are_refused(flags, words, tiny, domain_text, 
     assert_refused(cli, tmp_path, args, words, TRAIN)
 
 
-def test_text_without_new_words_and_other_tokenizers_are_refused(tiny, cli, tmp_path):
+def test_bytes_that_cannot_be_decoded_are_reported(tiny, domain_text, cli, tmp_path):
+    domain_text.write_bytes(domain_text.read_bytes() + b"a bad \xff film\n")
+    status, _, err = cli(
+        TRAIN,
+        "--data",
+        domain_text,
+        "--extend",
+        tiny,
+        "--encoding-errors",
+        "skip",
+        "-o",
+        tmp_path / "extended",
+    )
+    assert status == 0, err
+    assert "domain.txt: " in err
+
+
+def test_text_without_new_words_and_other_tokenizers_are_refused(tiny, cli, tmp_path, monkeypatch):
     path = tmp_path / "text.txt"
     path.write_text("the film was good\n" * 5, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert_refused(cli, tmp_path, ["--data", path, "--extend", tiny], ["splits no frequent word"], TRAIN)
     args = ["--data", path, "-o", tmp_path / "out", "--extend"]
     assert_refused(cli, tmp_path, [*args, tiny], ["splits no frequent word"], TRAIN)
     words = save_tiny_model(tmp_path / "words")

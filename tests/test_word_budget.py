@@ -2,12 +2,17 @@
 
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import assert_refused, make_document_rows, read_predictions, write_rows
 from test_pretrain import COMMAND
-from transformers import AutoModelForMaskedLM, AutoTokenizer
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
+
+import bertkit
+from bertkit.errors import UserError
+from bertkit.training.samplers import count_words_by_step
 
 SIZE = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60, "--max-length", 32, "--no-bf16"]
 PAIRS = [{"sentence_good": "a great film", "sentence_bad": "a film great"}]
@@ -60,6 +65,40 @@ def test_run_reads_the_budget_and_is_bit_identical_after_an_interruption(
     files = ["model.safetensors", "training_log.jsonl", *(f"words/{name}/model.safetensors" for name in kept)]
     for name in files:
         assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.slow
+def test_words_of_a_run_that_ends_early_are_those_it_has_read(short_text, held_out, tmp_path):
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = state.global_step == 2
+
+    words = count_text_words(short_text)
+    run = bertkit.pretrain_mlm_nsp(
+        data=short_text, validation=str(held_out), hidden_size=16, num_heads=2, vocab_size=60, max_length=32,
+        bf16=False, objective="mlm", batch_size=8, word_budget=words, save_words="10,20",
+        output_dir=tmp_path / "run", callbacks=[Stop()],
+    )  # fmt: skip
+    found = run.metrics["words"]
+    assert run.metrics["training"]["steps"] == 2
+    assert 20 < found["seen"] < words / 2
+    assert [point["words"] for point in found["curve"]] == [10, 20]
+    assert sorted(path.name for path in (run.output_dir / "words").iterdir()) == ["10", "20"]
+
+
+def test_text_without_words_ends_no_budget():
+    class Features:
+        def __len__(self):
+            return 8
+
+        def length_keys_for_epoch(self, epoch):
+            return np.ones(8, int)
+
+        def count_words_for_epoch(self, epoch):
+            return np.zeros(8)
+
+    with pytest.raises(UserError, match="--word-budget 9: the training text has no words"):
+        count_words_by_step(SimpleNamespace(phase_features=[Features()]), 4, 1, 0, 9)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
 
 from bertkit.charts import plot_intervals
 from bertkit.commands.configs import EvaluateConfig
+from bertkit.data.table import fingerprint_splits
 from bertkit.errors import UserError
 from bertkit.models.forward import prepare_for_inference
 from bertkit.models.loading import (
@@ -27,7 +28,7 @@ from bertkit.models.pretraining import add_masked_position_hook
 from bertkit.models.replaced_tokens import find_generator
 from bertkit.reports.page import render_template
 from bertkit.reports.tables import ResultTable
-from bertkit.run.load_data import load_data, split_parsed_rows
+from bertkit.run.load_data import load_data, require_same_data, split_parsed_rows
 from bertkit.run.prepare import UNK_WARNING_FRACTION
 from bertkit.run.results import Run
 from bertkit.run_directory import RunDir, create_default_directory
@@ -59,6 +60,7 @@ from bertkit.utils.files import (
     write_text,
 )
 from bertkit.utils.reporting import report_info, report_warning, silence_libraries, silence_reports
+from bertkit.utils.system import get_launched_world_size
 
 RESULTS_FILE, PAIRS_FILE = "minimal_pairs.json", "pairs.jsonl"
 FILES = {RESULTS_FILE, PAIRS_FILE, RunDir.REPORT_FILE}
@@ -80,6 +82,8 @@ def evaluate_minimal_pairs(config: EvaluateConfig, dialect: Any) -> Run:
     for name, (_, metadata, default) in get_settings(EvaluateConfig).items():
         if name not in USED_SETTINGS and getattr(config, name) not in (default, [], ()):
             raise UserError(f"{get_flag(name, metadata)}: does not apply to --minimal-pairs; omit it")
+    if get_launched_world_size() > 1:
+        raise UserError("--minimal-pairs: runs in one process; omit --nproc, and start it without torchrun")
     folder = expand_home(config.output_dir) if config.output_dir else None
     if folder:
         check_output_directory(folder, KIND, config.overwrite)
@@ -171,13 +175,14 @@ def _count_training_tokens(run: Path) -> tuple[np.ndarray | None, str]:
             return None, fallback
         with silence_reports():
             data = load_data(PRETRAIN.name, task.config.use_run_as_model(run))
-            train = split_parsed_rows(data.task, data.dataset)["train"]
+            splits = split_parsed_rows(data.task, data.dataset)
+        require_same_data(run, fingerprint_splits(splits))
     except UserError as error:
         report_info(
             f"the baseline unigram counts the tokens of the pairs, because of the training text: {error}"
         )
         return None, fallback
-    counts: np.ndarray = count_tokens(*data.task.state.corpus_set.locate_documents(train))
+    counts: np.ndarray = count_tokens(*data.task.state.corpus_set.locate_documents(splits["train"]))
     return counts, "the training text"
 
 

@@ -75,8 +75,7 @@ def _train(config: TokenizerConfig, data: DataSource, folder: Path | None) -> Tr
     options = TextOptions.from_config(config, source)
     texts = partial(iter_raw_texts, source.files, options, file_notes)
     if extended:
-        name = folder or create_default_directory(extended.source.name, source.name)
-        return _extend(extended, texts, name)
+        return _extend(extended, texts, file_notes, folder, source.name)
     result = train_wordpiece(
         texts, config.vocab_size or DEFAULT_VOCAB_SIZE, not config.cased, config.strip_accents,
         config.character_coverage, config.word_units,
@@ -130,15 +129,27 @@ def _load_extended(config: TokenizerConfig) -> ExtendedModel:
     return ExtendedModel(source, model_config, tokenizer, num_words)
 
 
-def _extend(extended: ExtendedModel, texts: Callable[[], Iterator[str]], folder: Path) -> TrainedTokenizer:
-    """Add the words of the text that save the most tokens, and write the model and its tokenizer."""
+def _extend(
+    extended: ExtendedModel,
+    texts: Callable[[], Iterator[str]],
+    file_notes: FileNotes,
+    folder: Path | None,
+    data_name: str,
+) -> TrainedTokenizer:
+    """Add the words of the text that save the most tokens, and write the model and its tokenizer.
+
+    `file_notes` are those of reading `texts`.
+    """
     source, model_config, tokenizer, num_words = extended
     words = choose_words(tokenizer, texts(), num_words)
+    for note in file_notes.format_lines():
+        report_info(note)
     if not words:
         raise UserError(
             f"--extend {source.name}: its tokenizer splits no frequent word of the text; use it as it is"
         )
     before = evaluate_tokenizer(tokenizer, texts())
+    folder = folder or create_default_directory(source.name, data_name)
     folder.mkdir(parents=True, exist_ok=True)
     with silence_libraries(), stage_files(folder, "the model", "free disk space") as staging:
         write_extended_model(source, model_config, tokenizer, words, staging)

@@ -397,6 +397,7 @@ class Session:
         if words is None:
             return {}
         entries = {entry["step"]: entry for entry in merge_log_history(self.log_history)}
+        last_step = self.trainer.state.global_step  # training may have ended before the budget
         curve = [
             {
                 "words": count, "step": step,
@@ -406,10 +407,10 @@ class Session:
             for count, step in zip(
                 self.prepared.config.list_word_checkpoints().values(), self.word_steps.values(), strict=True
             )
+            if step <= last_step
         ]  # fmt: skip
-        return {
-            "words": {"budget": self.prepared.config.word_budget, "seen": float(words[-1]), "curve": curve}
-        }
+        seen = float(words[last_step - 1])
+        return {"words": {"budget": self.prepared.config.word_budget, "seen": seen, "curve": curve}}
 
     # ---- evaluation
 

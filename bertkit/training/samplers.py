@@ -293,12 +293,14 @@ def count_words_by_step(
     for epoch in count():
         sampler.set_epoch(epoch)
         words_of_examples = phase_features.count_words_for_epoch(epoch)
+        if not words_of_examples.sum():
+            raise UserError(f"--word-budget {budget}: the training text has no words; omit it")
         for examples in sampler.plan_effective_batches():
             total += words_of_examples[examples].sum()
             words.append(total)
             if total >= budget:
                 return np.array(words)
-    raise AssertionError  # an epoch has words
+    raise AssertionError  # the loop has no end
 
 
 # ---- batches of examples

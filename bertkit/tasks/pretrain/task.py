@@ -365,16 +365,22 @@ class Pretrain(Task):
         locate_documents = self.state.corpus_set.locate_documents
         unigram = score_unigram(*locate_documents(train), *locate_documents(rows), self.objective.part)
         baselines = self.objective.score_baselines(unigram, self.state.validation_sums)
+        tokens_per_byte = self.count_tokens_per_byte(rows)
         return {
-            name: Scorer.constant(self.add_bits_per_byte(scores, rows)) for name, scores in baselines.items()
+            name: Scorer.constant(self.add_bits_per_byte(scores, tokens_per_byte))
+            for name, scores in baselines.items()
         }
 
-    def add_bits_per_byte(self, scores: Scores, rows: Rows) -> Scores:
-        """Add the loss of tokens as bits per byte of the text of these rows, which no vocabulary changes."""
+    def count_tokens_per_byte(self, rows: Rows) -> float:
+        """Return the tokens of these documents per byte of their text."""
+        corpus, documents = self.state.corpus_set.locate_documents(rows)
+        return corpus.count_tokens_per_byte(documents)
+
+    def add_bits_per_byte(self, scores: Scores, tokens_per_byte: float) -> Scores:
+        """Add the loss of tokens as bits per byte of the text, which no vocabulary changes."""
         if (loss := scores.get(f"{self.objective.part}_loss")) is None:
             return scores
-        corpus, documents = self.state.corpus_set.locate_documents(rows)
-        return {**scores, "bits_per_byte": loss * corpus.count_tokens_per_byte(documents) / math.log(2)}
+        return {**scores, "bits_per_byte": loss * tokens_per_byte / math.log(2)}
 
 
 # ---- documents as rows, which are split, sampled and deduplicated like any other rows
@@ -461,6 +467,10 @@ class PretrainEvaluation(Evaluation):
         self.task = task
 
     @cached_property
+    def tokens_per_byte(self) -> float:
+        return self.task.count_tokens_per_byte(self.outputs.rows)
+
+    @cached_property
     def scores(self) -> Scores:
         return self._score(self.outputs.logits)
 
@@ -471,7 +481,7 @@ class PretrainEvaluation(Evaluation):
 
     def _score(self, sums: np.ndarray) -> Scores:
         scores = self.task.objective.score(sums, self.task.config.has_pairs)
-        return self.task.add_bits_per_byte(scores, self.outputs.rows)
+        return self.task.add_bits_per_byte(scores, self.tokens_per_byte)
 
     def iter_records(self, score_detail: ScoreDetail = "default") -> Iterator[dict[str, Any]]:
         features, logits = self.outputs.features, self.outputs.logits
@@ -482,7 +492,7 @@ class PretrainEvaluation(Evaluation):
         collator, tokenizer = self.task.state.eval_collator, self.task.state.tokenizer
         samples = decode_masked_samples(features, collator, tokenizer, indices)
         for sample, loss in zip(samples, losses.tolist(), strict=True):
-            yield {**sample, "mlm_loss": loss}
+            yield {**sample, f"{self.task.objective.part}_loss": loss}
 
 
 def sample_indices(features: Any, count: int) -> list[int]:

@@ -13,7 +13,8 @@ class _MlmRecord(Record):
     masked: str
     positions: list[Index]
     tokens: list[str]
-    mlm_loss: FiniteNumber
+    mlm_loss: NotRequired[FiniteNumber]
+    lm_loss: NotRequired[FiniteNumber]  # with `--objective ltr`, instead of `mlm_loss`
     pair: NotRequired[str]
 
 
@@ -21,7 +22,7 @@ class MlmView(View):
     """Records with a masked text, and the original token at each masked position."""
 
     schema = _MlmRecord
-    predicted_keys = frozenset({"masked", "positions", "tokens", "mlm_loss"})
+    predicted_keys = frozenset({"masked", "positions", "tokens", "mlm_loss", "lm_loss"})
     measure_name = "loss"
     filter_names = ("pair", "predicted")
 
@@ -30,6 +31,8 @@ class MlmView(View):
         return "masked" in record and "positions" in record
 
     def find_error(self, record: Mapping[str, Any]) -> str | None:
+        if "mlm_loss" not in record and "lm_loss" not in record:
+            return "has neither 'mlm_loss' nor 'lm_loss'"
         positions = record["positions"]
         num_originals = len(record["tokens"])
         if len(positions) != num_originals:
@@ -50,7 +53,8 @@ class MlmView(View):
             Mark(starts[position], starts[position] + len(tokens[position]), "masked", original)
             for position, original in zip(record["positions"], record["tokens"], strict=True)
         ]
+        loss = record["mlm_loss"] if "mlm_loss" in record else record["lm_loss"]
         return Example(
-            record["id"], [record["pair"]] if "pair" in record else [], [], None, record["mlm_loss"],
-            record["mlm_loss"], [Field("text", record["masked"], marks)],
+            record["id"], [record["pair"]] if "pair" in record else [], [], None, loss, loss,
+            [Field("text", record["masked"], marks)],
         )  # fmt: skip
