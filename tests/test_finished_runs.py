@@ -105,7 +105,10 @@ def test_evaluate_returns_the_stored_scores_and_predictions(runs, name):
     ]
     assert written
     for path in written:
-        assert_close(parse(path), parse(source / path.name))
+        records = parse(path)
+        if "samples" in path.name:
+            records = [drop_new(record) for record in records]
+        assert_close(records, parse(source / path.name))
 
 
 def drop_new(scores):

@@ -11,7 +11,7 @@ import numpy as np
 
 from bertkit.commands.configs import CalibrateConfig, EvaluateConfig, ExportConfig
 from bertkit.commands.inputs import collect_passed_columns, format_flag, require_data_for_format_flags
-from bertkit.commands.minimal_pairs import evaluate_minimal_pairs, print_minimal_pairs
+from bertkit.commands.pair_evaluation import evaluate_minimal_pairs, print_minimal_pairs
 from bertkit.data.columns import add_renamed_columns
 from bertkit.data.readers.formats import Dialect
 from bertkit.data.sources import LoadedDataset, load_dataset

@@ -1,7 +1,7 @@
 """Replaced token detection (Clark et al. 2020): a generator and a discriminator that share embeddings.
 
-Masked batches, the model, its loss and its scores. It has not been better than masked language modeling at
-any budget that was tried; docs/results.md has the figures.
+Masked batches, the model, its loss and its scores. The method needs long training: for short runs, choose
+masked language modeling.
 """
 
 import copy

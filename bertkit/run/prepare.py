@@ -53,8 +53,7 @@ from bertkit.training.arguments import (
     merge_batches,
     suggest_hyperparameters,
 )
-from bertkit.training.samplers import count_words_by_step
-from bertkit.utils import devices, distributed
+from bertkit.utils import devices
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, report_warning, silence_reports
 
@@ -219,7 +218,6 @@ class PreparedRun:
     trained_length: int | None  # up to which the positions of the model were trained; None for a new model
     probe: Probe | None  # None without `--probe`
     features: dict[str, Any] = field(init=False)  # `Features`, or `LabeledRows` of a linear model
-    words_by_step: np.ndarray | None = None  # read after each step; None without `--word-budget`
     loss: Loss = field(init=False)  # of the predictions, by which the task evaluates the model
     metric_modules: MetricModules = field(default_factory=MetricModules)
     options: RunOptions = field(default_factory=RunOptions)
@@ -577,20 +575,5 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
             f"batch_size {merged.batch_size}, gradient_accumulation_steps "
             f"{merged.gradient_accumulation_steps}: the same effective batch size in larger batches"
         )
-    if config.word_budget is not None:
-        _plan_words(prepared, config.word_budget)
-
-
-def _plan_words(prepared: PreparedRun, budget: int) -> None:
-    """Set the number of steps to that which the word budget takes."""
-    config, features = prepared.config, prepared.features["train"]
-    words = count_words_by_step(
-        features, config.batch_size or features.batch_size_for(config.tokens_per_batch),
-        config.gradient_accumulation_steps * distributed.get_world_size(), config.seed, budget,
-    )  # fmt: skip
-    prepared.words_by_step = words
-    prepared.task.resolve(max_steps=len(words))
-    passes = words[-1] / features.phase_features[0].count_words_for_epoch(0).sum()
-    report_info(
-        f"--word-budget {budget:,}: {format_count(len(words), 'step')}, {passes:.1f} passes over the text"
-    )
+    if (steps := task.plan_steps(prepared.features["train"])) is not None:
+        task.resolve(max_steps=steps)

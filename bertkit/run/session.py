@@ -48,7 +48,6 @@ from bertkit.training.callbacks import (
     FirstStepTimer,
     ReporterCallback,
     StopRequest,
-    merge_log_history,
 )
 from bertkit.training.failures import (
     get_batch_settings,
@@ -198,7 +197,7 @@ class Session:
         log_probe_score = None if prepared.probe is None else self._log_probe_score
         trainer.add_callback(EvaluateAndSaveCallback(
             trainer.evaluation_steps, config.save_steps, self.stop_request, log_probe_score,
-            self._keep_model, self.word_steps.values(),
+            self._keep_model, prepared.task.kept_steps.values(),
         ))  # fmt: skip
         trainer.add_callback(ReporterCallback(trainer.build_batch_sampler().list_phase_changes()))
         for callback in prepared.options.callbacks:
@@ -372,45 +371,13 @@ class Session:
             **({"processes": world_size} if world_size > 1 else {}),
         }
 
-    # ---- words
-
-    @property
-    def word_steps(self) -> dict[str, int]:
-        """The steps at which the model is kept, by the name of the number of words."""
-        words = self.prepared.words_by_step
-        if words is None:
-            return {}
-        checkpoints = self.prepared.config.list_word_checkpoints()
-        return {name: int(np.searchsorted(words, count)) + 1 for name, count in checkpoints.items()}
-
     def _keep_model(self, step: int) -> None:
-        """Write the current model to a directory for each number of words that this step has reached."""
-        for name, kept_step in self.word_steps.items():
+        """Write the current model to the directory of each number of words that this step has reached."""
+        for name, kept_step in self.prepared.task.kept_steps.items():
             if kept_step == step and distributed.is_main_process():
                 folder = self.folder / RunDir.WORDS_DIR / name
                 folder.mkdir(parents=True, exist_ok=True)
-                self._save_model(folder, None)
-
-    def summarize_words(self) -> dict[str, Any]:
-        """Return the section "words" of `metrics.json`: the scores by the number of words."""
-        words = self.prepared.words_by_step
-        if words is None:
-            return {}
-        entries = {entry["step"]: entry for entry in merge_log_history(self.log_history)}
-        last_step = self.trainer.state.global_step  # training may have ended before the budget
-        curve = [
-            {
-                "words": count, "step": step,
-                **{name.removeprefix("eval_"): value for name, value in entries.get(step, {}).items()
-                   if name.startswith("eval_")},
-            }
-            for count, step in zip(
-                self.prepared.config.list_word_checkpoints().values(), self.word_steps.values(), strict=True
-            )
-            if step <= last_step
-        ]  # fmt: skip
-        seen = float(words[last_step - 1])
-        return {"words": {"budget": self.prepared.config.word_budget, "seen": seen, "curve": curve}}
+                self.write_model(None, folder)
 
     # ---- evaluation
 
@@ -515,13 +482,8 @@ class Session:
 
     @property
     def log_history(self) -> list[dict[str, Any]]:
-        """The log of the trainer; with a word budget, also the number of `words` at each step."""
-        log, words = self.trainer.state.log_history, self.prepared.words_by_step
-        if words is None:
-            return log
-        return [
-            {**entry, "words": float(words[entry["step"] - 1]) if entry["step"] else 0.0} for entry in log
-        ]
+        """The log of the trainer, with what the task adds."""
+        return self.prepared.task.complete_log(self.trainer.state.log_history)
 
     def gather_weights(self) -> Any:
         """Return the complete state dict of sharded weights, else None; all ranks must call this."""
@@ -554,14 +516,11 @@ class Session:
             study=suggest_study(prepared, self.run_dir),
         )
 
-    def write_model(self, weights: Any) -> None:
-        """Save the model and the tokenizer into the run directory; see `_save_model`."""
-        self._save_model(self.folder, weights)
-
-    def _save_model(self, folder: Path, weights: Any) -> None:
+    def write_model(self, weights: Any, folder: Path | None = None) -> None:
         """Save the model and the tokenizer in the format of transformers.
 
-        `weights` is the complete state dict of sharded weights, else None.
+        `weights` is the complete state dict of sharded weights, else None. The default of `folder` is the run
+        directory.
 
         The tokenizer is saved with the maximum length and the truncation side of the run. It returns token
         type ids if and only if the model uses them. Without them, `pipeline()` would read both texts of a
@@ -581,7 +540,7 @@ class Session:
         if trained_length:
             self.model.config.update({TRAINED_LENGTH_KEY: trained_length})
         tokenizer.truncation_side = "left" if config.long_texts == "tail" else "right"
-        with stage_files(folder) as staging:
+        with stage_files(folder or self.folder) as staging:
             save_model(self.model, staging, weights, tokenizer)
             write_sentence_modules(staging, self.model.config, config.max_length)
 

@@ -331,8 +331,7 @@ def _write_results(
     }
     if prepared.probe is not None:
         metrics["probe"] = prepared.probe.summarize(session.log_history, session.best_step)
-    if isinstance(session, Session):
-        metrics |= session.summarize_words()
+    metrics |= task.summarize_training(session.log_history, training_metrics["steps"])
     session.write_model(weights)
     for method in prepared.methods:
         metrics |= method.summarize(prepared, validation, session.folder)

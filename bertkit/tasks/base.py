@@ -683,6 +683,25 @@ class Task(ABC):
     def input_schema(self) -> InputSchema:
         """The columns that the task reads; those that are not guessed yet are missing."""
 
+    # ---- training
+
+    def plan_steps(self, features: Any) -> int | None:
+        """Return the number of steps of a budget of the task, with these training features, else None."""
+        return None
+
+    @property
+    def kept_steps(self) -> Mapping[str, int]:
+        """The steps after which the model is kept in `RUN/words/`, by the name of its directory."""
+        return {}
+
+    def complete_log(self, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the log of the trainer, with more values for each `step`."""
+        return log
+
+    def summarize_training(self, log: list[dict[str, Any]], steps: int) -> dict[str, Any]:
+        """Return more sections of `metrics.json`, from the log of `complete_log` and the trained steps."""
+        return {}
+
     # ---- rows
 
     def load_data(self) -> LoadedDataset:

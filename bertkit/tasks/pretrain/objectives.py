@@ -47,6 +47,7 @@ class Objective:
         unsupported_message: Error message for other model types, after the name of the model.
         is_causal: Whether each token is predicted from the previous tokens.
         best_metric: Loss that selects the best checkpoint.
+        predicts_tokens: Whether the trained model predicts tokens.
     """
 
     name: str
@@ -57,6 +58,7 @@ class Objective:
     unsupported_message: str = "has no head for sentence pairs; use --objective mlm"
     is_causal: bool = False
     best_metric: str = "loss"
+    predicts_tokens: bool = True
 
     # The class of the collators of an objective that masks tokens.
     masking_collator_class: ClassVar[Callable[..., Any]] = MlmCollator
@@ -260,7 +262,7 @@ OBJECTIVES = {
             description=", and which tokens a generator has replaced", architectures=frozenset({"electra"}),
             unsupported_message="is not an ELECTRA model; use --objective mlm",
             # While the generator improves, its samples are harder to detect, and the total loss can rise.
-            best_metric="mlm_loss",
+            best_metric="mlm_loss", predicts_tokens=False,
         ),
     )
 }  # fmt: skip

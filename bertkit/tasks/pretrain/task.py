@@ -56,9 +56,11 @@ from bertkit.tasks.pretrain.config import (
 from bertkit.tasks.pretrain.minimal_pairs import has_minimal_pairs
 from bertkit.tasks.pretrain.objectives import OBJECTIVES, Objective
 from bertkit.training.arguments import suggest_pretraining_rate
+from bertkit.training.callbacks import merge_log_history
+from bertkit.training.samplers import count_words_by_step
 from bertkit.utils import distributed
 from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import report_warning
+from bertkit.utils.reporting import report_info, report_warning
 
 # For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
 CONTINUED_LEARNING_RATE = 2e-5
@@ -78,6 +80,7 @@ class PretrainState(TaskState):
     learning_rate: float  # the default for the model, from `configure_model`
     training_rows: Rows  # from `featurize`
     eval_collator: Any  # from `make_collator`
+    words_by_step: np.ndarray | None = None  # read after each step; from `plan_steps` with `--word-budget`
     validation_sums: np.ndarray | None = None  # outputs on the validation split, from `fit_decision`
 
 
@@ -147,10 +150,10 @@ class Pretrain(Task):
         self.objective.validate_config(self.config)
         self.config.list_word_checkpoints()
         name = self.config.probe
-        if name and self.config.objective == "rtd" and has_minimal_pairs(expand_home(name)):
+        if name and not self.objective.predicts_tokens and has_minimal_pairs(expand_home(name)):
             raise UserError(
-                f"--probe {name}: --objective rtd trains a model that predicts no tokens, so it cannot score "
-                "minimal pairs; pass a labeled dataset, or another objective"
+                f"--probe {name}: --objective {self.objective.name} trains a model that predicts no "
+                "tokens, so it cannot score minimal pairs; pass a labeled dataset, or another objective"
             )
         sources = self.find_sources()
         train = sources["train"]
@@ -259,11 +262,11 @@ class Pretrain(Task):
             new_heads = (
                 f"re-initialized heads for {' and '.join(heads)} (not in its weights)" if heads else ""
             )
-            if "tokens" in heads and self.objective.name != "rtd":
+            if "tokens" in heads and self.objective.predicts_tokens:
                 report_warning(
                     f"{source.name}: its weights have no head that predicts tokens; training a new one can "
-                    "harm the encoder (minilm lost 4.8 points of accuracy: docs/few-labels.md); use a model "
-                    "with such a head, or compare fine-tuning from both models"
+                    "make the encoder worse; use a model with such a head, or compare fine-tuning from both "
+                    "models"
                 )
             notes = [new_heads, self.objective.describe_model(source, self.config)]
             self.state.head_note = ", ".join(filter(None, notes))
@@ -348,6 +351,55 @@ class Pretrain(Task):
 
     def make_loss(self, features: Any) -> Loss:
         return self.objective.make_loss()
+
+    # ---- words
+
+    def plan_steps(self, features: Any) -> int | None:
+        config = self.config
+        if (budget := config.word_budget) is None:
+            return None
+        words = count_words_by_step(
+            features, config.batch_size or features.batch_size_for(config.tokens_per_batch),
+            config.gradient_accumulation_steps * distributed.get_world_size(), config.seed, budget,
+        )  # fmt: skip
+        self.state.words_by_step = words
+        passes = words[-1] / features.phase_features[0].count_words_for_epoch(0).sum()
+        report_info(
+            f"--word-budget {budget:,}: {format_count(len(words), 'step')}, {passes:.1f} passes over the text"
+        )
+        return len(words)
+
+    @property
+    def kept_steps(self) -> Mapping[str, int]:
+        if (words := self.state.words_by_step) is None:
+            return {}
+        checkpoints = self.config.list_word_checkpoints()
+        return {name: int(np.searchsorted(words, count)) + 1 for name, count in checkpoints.items()}
+
+    def complete_log(self, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        if (words := self.state.words_by_step) is None:
+            return log
+        return [
+            {**entry, "words": float(words[entry["step"] - 1]) if entry["step"] else 0.0} for entry in log
+        ]
+
+    def summarize_training(self, log: list[dict[str, Any]], steps: int) -> dict[str, Any]:
+        """Return the section "words": the scores by the number of words, up to the last step."""
+        if (words := self.state.words_by_step) is None:
+            return {}
+        entries = {entry["step"]: entry for entry in merge_log_history(log)}
+        checkpoints = self.config.list_word_checkpoints().values()
+        curve = [
+            {
+                "words": count, "step": step,
+                **{name.removeprefix("eval_"): value for name, value in entries.get(step, {}).items()
+                   if name.startswith("eval_")},
+            }
+            for count, step in zip(checkpoints, self.kept_steps.values(), strict=True)
+            if step <= steps
+        ]  # fmt: skip
+        seen = float(words[steps - 1]) if steps else 0.0
+        return {"words": {"budget": self.config.word_budget, "seen": seen, "curve": curve}}
 
     # ---- scores
 
