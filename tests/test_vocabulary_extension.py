@@ -33,10 +33,10 @@ def test_words_are_tokens_with_the_mean_of_their_old_embeddings(tiny, domain_tex
     assert torch.equal(after[: len(before)], before)
     for word in found["words"]:
         assert new.tokenize(word) == [word]
-        pieces = old(word, add_special_tokens=False)["input_ids"]
-        assert len(pieces) > 1
+        old_ids = old(word, add_special_tokens=False)["input_ids"]
+        assert len(old_ids) > 1
         [token_id] = new(word, add_special_tokens=False)["input_ids"]
-        assert torch.allclose(after[token_id], before[pieces].mean(0))
+        assert torch.allclose(after[token_id], before[old_ids].mean(0))
     text = "the film was a great plot"
     assert new(text)["input_ids"] == old(text)["input_ids"]
     assert bertkit.embed(model=str(folder), text=["the goodbad film"]).vectors.shape == (1, 32)
@@ -63,11 +63,11 @@ def test_output_layer_is_extended(tied, domain_text, tmp_path):
     )
     assert result.statistics["added"] == 1
     extended = AutoModelForMaskedLM.from_pretrained(tmp_path / "extended")
-    pieces = tokenizer(result.statistics["words"][0], add_special_tokens=False)["input_ids"]
+    old_ids = tokenizer(result.statistics["words"][0], add_special_tokens=False)["input_ids"]
     for name in ("weight", "bias") if tied else ("weight",):  # transformers does not load an untied bias
         old, new = (getattr(one.get_output_embeddings(), name) for one in (model, extended))
         assert len(new) == size
-        assert torch.allclose(new[-1], old[pieces].mean(0), atol=1e-6)
+        assert torch.allclose(new[-1], old[old_ids].mean(0), atol=1e-6)
     assert (extended.get_output_embeddings().weight is extended.get_input_embeddings().weight) == tied
 
 

@@ -75,7 +75,7 @@ class Corpus:
     def measure(self, starts: np.ndarray, stops: np.ndarray) -> np.ndarray:
         """Return the number of words and of bytes of spans of tokens, [spans, 2] float64.
 
-        Those of a document that a span cuts are divided by the number of tokens.
+        Those of a part of a document are in proportion to its number of tokens.
         """
         assert self.sizes is not None
         tokens, *totals = self.sizes.T
