@@ -41,7 +41,7 @@ from bertkit.tasks.pretrain.minimal_pairs import (
     MinimalPairs,
     compute_log_likelihoods,
     compute_unigram_scores,
-    describe_pairs,
+    describe_minimal_pairs,
     find_correct,
     load_minimal_pairs,
     summarize_correct,
@@ -117,7 +117,7 @@ def _score(config: EvaluateConfig, pairs: MinimalPairs) -> tuple[dict[str, Any],
     model = load_with_trained_head(auto_class, source, model_config, head, hint)
     model = add_masked_position_hook(prepare_for_inference(model))
     devices.report_device()
-    report_info(f"minimal pairs: {describe_pairs(pairs)}")
+    report_info(f"minimal pairs: {describe_minimal_pairs(pairs)}")
     if tokenized.unk_fraction > UNK_WARNING_FRACTION:
         report_warning(f"{tokenized.unk_fraction:.0%} of the tokens of the pairs are [UNK] for {source.name}")
     started = time.perf_counter()

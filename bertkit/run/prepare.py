@@ -3,7 +3,6 @@
 import copy
 import dataclasses
 import re
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -30,20 +29,13 @@ from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
 from bertkit.run.results import MetricModules, bind_modules, set_best_metric
 from bertkit.settings.declaration import select_unset
 from bertkit.settings.run_settings import FineTuningConfig, RunConfig
-from bertkit.stats.linear_probe import MAX_PROBE_ROWS, PROBE_PREFIX
+from bertkit.stats.linear_probe import MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import MetricModule
 from bertkit.stats.significance import Scorer
-from bertkit.tasks import task_definition
+from bertkit.tasks import task_class, task_definition
 from bertkit.tasks.base import Task, get_weights
 from bertkit.tasks.out_of_scope import MIN_ROWS_OUT_OF_SCOPE
-from bertkit.tasks.pretrain.minimal_pairs import (
-    MinimalPairs,
-    describe_pairs,
-    find_correct,
-    has_minimal_pairs,
-    load_minimal_pairs,
-    score_pairs,
-)
+from bertkit.tasks.probe import Probe
 from bertkit.tasks.text.task import SequenceTask, predict_by_probe
 from bertkit.training.arguments import (
     check_precision,
@@ -54,73 +46,12 @@ from bertkit.training.arguments import (
     suggest_hyperparameters,
 )
 from bertkit.utils import devices
-from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, report_warning, silence_reports
 
 UNK_WARNING_FRACTION, UNK_ERROR_FRACTION = 0.05, 0.30  # of all tokens of the training texts
 
 
 # ---- the probe of `--probe`, which scores the model again and again during pre-training
-
-
-MAX_PROBE_PAIRS = 1_000  # their accuracy has a standard error of 1.6 points
-
-
-class Probe(ABC):
-    """Data on which a model is scored during pre-training."""
-
-    name: str
-
-    @property
-    @abstractmethod
-    def metric(self) -> str:
-        """The name of the score."""
-
-    @property
-    @abstractmethod
-    def sizes(self) -> dict[str, int]:
-        """Numbers of rows for `metrics.json`."""
-
-    @abstractmethod
-    def compute(self, model: Any, tokenizer: Any, max_length: int) -> float:
-        """Return the score of a model in evaluation mode."""
-
-    def score(self, model: Any, tokenizer: Any, max_length: int) -> float:
-        """Return the score of a model with its current weights."""
-        was_training = model.training
-        model.eval()
-        try:
-            return self.compute(model, tokenizer, max_length)
-        finally:
-            model.train(was_training)
-
-    def summarize(self, log_history: list[dict[str, Any]], best_step: int | None) -> dict[str, Any]:
-        """Return the section "probe" of `metrics.json`: scores of the initial and of the final weights.
-
-        The final weights are those of `best_step`; if it is None, those of the last step.
-        """
-        key = PROBE_PREFIX + self.metric
-        scores = {entry["step"]: entry[key] for entry in log_history if key in entry}
-        final = scores[max(scores) if best_step is None else best_step]
-        return {"data": self.name, **self.sizes, "metric": self.metric, "before": scores[0], "after": final}
-
-
-@dataclass(frozen=True)
-class MinimalPairsProbe(Probe):
-    """Minimal pairs, whose accuracy is the score."""
-
-    name: str
-    pairs: MinimalPairs  # at most `MAX_PROBE_PAIRS`
-    metric = "minimal_pairs"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {"pairs": len(self.pairs.rows)}
-
-    def compute(self, model: Any, tokenizer: Any, max_length: int) -> float:
-        with silence_reports():
-            tokenized, scores = score_pairs(self.pairs, model, tokenizer, self.name)
-        return float(find_correct(scores[tokenized.good], scores[tokenized.bad]).mean())
 
 
 @dataclass(frozen=True)
@@ -148,15 +79,13 @@ class LinearProbe(Probe):
         return predict_by_probe(self.task, vectors, parts).score_all()[self.metric]
 
 
-def load_probe(config: RunConfig) -> Probe | None:
-    """Load the dataset of `--probe`; return None if it is not set."""
+def load_probe(task_name: str, config: RunConfig) -> Probe | None:
+    """Load the data of `--probe`; return None if it is not set."""
     name = config.probe
     if name is None:
         return None
-    if has_minimal_pairs(path := expand_home(name)):
-        pairs = load_minimal_pairs(path, "--probe").sample(MAX_PROBE_PAIRS, config.seed)
-        report_info(f"probe: {describe_pairs(pairs)}")
-        return MinimalPairsProbe(pairs.name, pairs)
+    if probe := task_class(task_name)(config).load_probe():
+        return probe
     probe_config = task_definition("classify").config(
         data=name, data_dir=config.data_dir, seed=config.seed, max_train_samples=MAX_PROBE_ROWS,
         max_eval_samples=MAX_PROBE_ROWS,
@@ -272,7 +201,7 @@ def prepare(
     check_precision(config)
     if config.deterministic:
         choose_deterministic_workspace()
-    probe = load_probe(config)
+    probe = load_probe(task_name, config)
     if data is None:
         data = load_data(task_name, config)
         data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset))

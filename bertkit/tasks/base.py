@@ -45,6 +45,7 @@ from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import Scorer, average_values
 from bertkit.tasks import TaskDef
+from bertkit.tasks.probe import Probe
 from bertkit.utils.reporting import report_warning
 
 if TYPE_CHECKING:  # linear models of texts predict without torch
@@ -684,6 +685,10 @@ class Task(ABC):
         """The columns that the task reads; those that are not guessed yet are missing."""
 
     # ---- training
+
+    def load_probe(self) -> Probe | None:
+        """Load the data of `--probe` if it is of a kind that only this task has."""
+        return None
 
     def plan_steps(self, features: Any) -> int | None:
         """Return the number of steps of a budget of the task, with these training features, else None."""

@@ -53,8 +53,15 @@ from bertkit.tasks.pretrain.config import (
     apply_phases,
     check_scratch_settings,
 )
-from bertkit.tasks.pretrain.minimal_pairs import has_minimal_pairs
+from bertkit.tasks.pretrain.minimal_pairs import (
+    MAX_PROBE_PAIRS,
+    MinimalPairsProbe,
+    describe_minimal_pairs,
+    has_minimal_pairs,
+    load_minimal_pairs,
+)
 from bertkit.tasks.pretrain.objectives import OBJECTIVES, Objective
+from bertkit.tasks.probe import Probe
 from bertkit.training.arguments import suggest_pretraining_rate
 from bertkit.training.callbacks import merge_log_history
 from bertkit.training.samplers import count_words_by_step
@@ -149,12 +156,6 @@ class Pretrain(Task):
     def load_data(self) -> LoadedDataset:
         self.objective.validate_config(self.config)
         self.config.list_word_checkpoints()
-        name = self.config.probe
-        if name and not self.objective.predicts_tokens and has_minimal_pairs(expand_home(name)):
-            raise UserError(
-                f"--probe {name}: --objective {self.objective.name} trains a model that predicts no "
-                "tokens, so it cannot score minimal pairs; pass a labeled dataset, or another objective"
-            )
         sources = self.find_sources()
         train = sources["train"]
         check_scratch_settings(self.config)
@@ -352,7 +353,20 @@ class Pretrain(Task):
     def make_loss(self, features: Any) -> Loss:
         return self.objective.make_loss()
 
-    # ---- words
+    # ---- the probe and the words
+
+    def load_probe(self) -> Probe | None:
+        name = str(self.config.probe)
+        if not has_minimal_pairs(path := expand_home(name)):
+            return None
+        if not self.objective.predicts_tokens:
+            raise UserError(
+                f"--probe {name}: --objective {self.objective.name} trains a model that predicts no tokens, "
+                "so it cannot score minimal pairs; pass a labeled dataset, or another objective"
+            )
+        pairs = load_minimal_pairs(path, "--probe").sample(MAX_PROBE_PAIRS, self.config.seed)
+        report_info(f"probe: {describe_minimal_pairs(pairs)}")
+        return MinimalPairsProbe(pairs.name, pairs)
 
     def plan_steps(self, features: Any) -> int | None:
         config = self.config
