@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from hashlib import blake2b
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, TypedDict
@@ -28,6 +29,7 @@ from bertkit.settings.run_settings import RunConfig
 from bertkit.utils import distributed, locks
 from bertkit.utils.compat import NotRequired
 from bertkit.utils.files import (
+    BLOCK_SIZE,
     OutputKind,
     create_directory,
     join_command,
@@ -210,6 +212,18 @@ class RunDir:
         """Return the megabytes of what prediction reads: the model, its config and its tokenizer."""
         files = self._list_files([*self.MODEL_PATTERNS, "model.onnx*"])
         return sum(path.stat().st_size for path in files) / 1e6
+
+    def hash_model(self) -> str:
+        """Return a hash of what predictions depend on: the model and its settings, or those of members."""
+        digest = blake2b(digest_size=16)
+        for folder in self.find_members() or [self.folder]:
+            patterns = [*self.MODEL_PATTERNS, "model.onnx*", self.SETTINGS_FILE, self.CALIBRATION_FILE]
+            for path in filter(Path.is_file, sorted(RunDir(folder)._list_files(patterns))):
+                digest.update(f"{path.name} {path.stat().st_size}".encode())
+                with path.open("rb") as file:
+                    while block := file.read(BLOCK_SIZE):
+                        digest.update(block)
+        return digest.hexdigest()
 
     def list_uploaded_files(self) -> list[Path]:
         """Return the files of `UPLOADED_PATTERNS`, also those in directories."""

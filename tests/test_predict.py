@@ -6,6 +6,7 @@ import itertools
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -247,11 +248,43 @@ def test_a_pattern_predicts_each_file_and_resume_leaves_out_what_is_done(linear,
         assert (out / f"rows-{number}.jsonl").read_text("utf-8") == expected
 
 
+def test_predictions_of_other_settings_rows_or_models_are_never_mixed(linear, cli, tmp_path):
+    folder, out, run = tmp_path / "rows", tmp_path / "out", tmp_path / "run"
+    shutil.copytree(linear[0], run)
+    folder.mkdir()
+    rows = linear[1].read_text("utf-8").splitlines(keepends=True)
+    for number in range(2):
+        (folder / f"{number}.jsonl").write_text(rows[number], "utf-8")
+    args = [run, "--data", folder / "*.jsonl", "-o", out]
+    assert cli("predict", *args)[0] == 0
+    (folder / "1.jsonl").write_text("{broken\n", "utf-8")
+    assert cli("predict", *args, "--overwrite", "--all-scores")[0] == 2
+    (folder / "1.jsonl").write_text(rows[1], "utf-8")
+    assert cli("predict", *args, "--resume", "--all-scores", "--format", "jsonl")[0] == 0
+    records = [json.loads((out / f"{number}.jsonl").read_text("utf-8")) for number in range(2)]
+    assert [len(record["probabilities"]) for record in records] == [2, 2]
+    args += ["--resume", "--all-scores"]
+    (folder / "0.jsonl").write_text(rows[2] * 2, "utf-8")
+    assert_refused(cli, tmp_path, args, ["0.jsonl has predictions of other rows"], "predict")
+    (run / "calibration.json").write_text("{}", "utf-8")
+    assert_refused(cli, tmp_path, args, ["predictions of another model"], "predict")
+    (out / "predicted-with.json").write_text("[]", "utf-8")
+    assert_refused(cli, tmp_path, args, ["predicted-with.json", "is damaged"], "predict")
+    (out / "predicted-with.json").unlink()
+    assert_refused(cli, tmp_path, args, ["no predicted-with.json; pass another directory"], "predict")
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [(["--data", "no-*.csv", "-o", "out"], ["matches no file"]),
      (["--data", "a.csv", "--resume"], ["--resume: applies only to several files"]),
-     (["--data", "*.jsonl"], ["pass a directory with --output"])],
+     (["--data", "*.jsonl"], ["pass a directory with --output"]),
+     (["--data", "*.jsonl", "-o", ".", "--overwrite"], ["--output .: has the rows of --data"]),
+     (["--data", "*.jsonl", "-o", "out", "--overwrite", "--resume"], ["--resume: cannot be combined"]),
+     (["--data", "*.jsonl", "-o", "out", "--format", "conll"], ["does not tag words"]),
+     (["--data", "*.jsonl", "-o", "out", "--text", "x"], ["cannot be combined with --text"]),
+     (["--data", "*.jsonl", "-o", "out", "--question-column", "q"], ["does not apply"]),
+     (["--data", "*.jsonl", "-o", "out"], ["a.jsonl: the file is empty"])],
 )  # fmt: skip
 def test_wrong_patterns_are_refused(runs, cli, tmp_path, monkeypatch, flags, words):
     monkeypatch.chdir(tmp_path)
@@ -267,6 +300,15 @@ def test_several_processes_are_refused_where_they_do_not_apply(runs, cli, tmp_pa
     assert_refused(cli, tmp_path, [*args, 2, "--rank-for-labeling"], ["--rank-for-labeling"], "predict")
 
 
+def test_a_model_without_gpu_support_has_processes_for_the_cores(linear, runs, tmp_path, monkeypatch):
+    monkeypatch.setattr(system, "count_cores", lambda: 2)
+    monkeypatch.setattr(worker_processes, "count_gpus", lambda: 1)
+    run_predict = partial(bertkit.predict, data=[{"text": "one"}], nproc=2)
+    run_predict(linear[0])
+    with pytest.raises(UserError, match="this machine has 1 GPU"):
+        run_predict(runs / "classify")
+
+
 def test_documents_are_never_split_across_chunks():
     task = SimpleNamespace(input_schema=InputSchema(text_columns=("text",), group_columns=("document",)))
     names = ["a", "a", "a", "b", "c", "c"]
@@ -276,6 +318,7 @@ def test_documents_are_never_split_across_chunks():
         ["b"],
         ["c", "c"],
     ]
+    assert {part.files for part in align_chunks_to_groups(task, parts)} == {("f",)}
 
 
 @pytest.mark.parametrize(

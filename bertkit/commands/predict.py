@@ -10,11 +10,11 @@ from collections import deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from glob import glob, has_magic
 from pathlib import Path, PurePath
-from typing import TYPE_CHECKING, Any, BinaryIO, Literal, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, TypedDict, cast
 
 import typer
 from rich.text import Text
@@ -31,8 +31,15 @@ from bertkit.commands.inputs import (
 from bertkit.data.table import Rows
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.loading import is_linear_text_model
-from bertkit.run.predictor import Predictor, align_chunks_to_groups, load_prediction_task, load_predictor
-from bertkit.settings.declaration import RAY_SETTINGS, expand_path_settings
+from bertkit.run.predictor import (
+    Predictor,
+    align_chunks_to_groups,
+    load_prediction_task,
+    load_predictor,
+    supports_gpu,
+)
+from bertkit.run_directory import RunDir
+from bertkit.settings.declaration import RAY_SETTINGS, expand_path_settings, get_settings
 from bertkit.settings.validation import validate_settings
 from bertkit.tasks.base import Evaluation, ScoreDetail, Task
 from bertkit.tasks.text.task import SequenceEvaluation
@@ -56,7 +63,7 @@ from bertkit.utils.reporting import (
     use_reporter,
 )
 from bertkit.utils.system import read_int
-from bertkit.utils.text import replace_control_characters, replace_non_finite
+from bertkit.utils.text import replace_control_characters, replace_non_finite, validate
 from bertkit.utils.worker_processes import (
     WorkerProcess,
     check_process_count,
@@ -92,7 +99,6 @@ class PredictionChunk:
 
     records: list[dict[str, Any]]
     evaluation: Evaluation | None
-    task_name: str
     count: int  # of the records
     text: str | None = None
 
@@ -124,28 +130,12 @@ def predict(
 
     Worker processes serialize their predictions if the output format is known.
     """
-    config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
-    config = expand_path_settings(config, "run", "output")
-    texts_by_flag = {name: list(texts) for name in PREDICT_TEXT_SETTINGS if (texts := getattr(config, name))}
-    if config.data and texts_by_flag:
-        flag = format_flag(next(iter(texts_by_flag)))
-        raise UserError(f"--data {config.data}: cannot be combined with {flag}; pass one of them")
+    config = _make_config(settings)
     if config.output is not None:
         check_output_file(Path(config.output), config.overwrite)
-    if config.explain:
-        from bertkit.commands.explain import require_explainable  # imports torch
-
-        require_explainable(load_run_task(Path(config.run)), config.run)
-    if flag := require_one_executor(config, "nproc"):
-        if not config.ray:
-            check_process_count(config.nproc, config.device)
-        if config.rank_for_labeling:
-            raise UserError(
-                f"{flag}: cannot be combined with --rank-for-labeling, which compares all rows; pass one of "
-                "them"
-            )
-        task = load_prediction_task(config.run)
-        collect_passed_columns(config, task, config.run)
+    task = _check_config(config, output_format)
+    texts_by_flag = {name: list(texts) for name in PREDICT_TEXT_SETTINGS if (texts := getattr(config, name))}
+    if config.ray or config.nproc > 1:
         predict_elsewhere = _predict_on_ray if config.ray else _predict_in_workers
         results = predict_elsewhere(
             _iter_rows(config, task, texts_by_flag, stdin),
@@ -155,6 +145,35 @@ def predict(
     predictor = _load_predictor(config)
     row_chunks = _iter_rows(config, predictor.task, texts_by_flag, stdin)
     return Predictions(keep_reporter(_iter_prediction_chunks(predictor, row_chunks, config)))
+
+
+def _make_config(settings: Mapping[str, Any]) -> PredictConfig:
+    config = PredictConfig(**validate_settings(PredictConfig, settings, "predict()"))
+    return expand_path_settings(config, "run", "output")
+
+
+def _check_config(config: PredictConfig, output_format: PredictionFormat | None) -> Task:
+    """Check what can be checked without the model and the rows; return the task of the run."""
+    text_flags = [format_flag(name) for name in PREDICT_TEXT_SETTINGS if getattr(config, name)]
+    if config.data and text_flags:
+        raise UserError(f"--data {config.data}: cannot be combined with {text_flags[0]}; pass one of them")
+    if config.explain:
+        from bertkit.commands.explain import require_explainable  # imports torch
+
+        require_explainable(load_run_task(Path(config.run)), config.run)
+    task = load_prediction_task(config.run)
+    collect_passed_columns(config, task, config.run)
+    if output_format == "conll" and not task.definition.reads_conll:
+        raise UserError(f"--format conll: {task.definition.name} does not tag words; use jsonl or csv")
+    if flag := require_one_executor(config, "nproc"):
+        if not config.ray:
+            check_process_count(config.nproc, config.device if supports_gpu(config.run) else "cpu")
+        if config.rank_for_labeling:
+            raise UserError(
+                f"{flag}: cannot be combined with --rank-for-labeling, which compares all rows; pass one of "
+                "them"
+            )
+    return task
 
 
 def _load_predictor(config: PredictConfig) -> Predictor:
@@ -204,7 +223,7 @@ def _iter_prediction_chunks(
     truncation.report(predictor.task.config.max_length)
     if ranking and ranking.records:
         records = ranking.order_records()
-        yield PredictionChunk(records, None, predictor.task.definition.name, len(records))
+        yield PredictionChunk(records, None, len(records))
 
 
 def _predict_chunk(
@@ -230,7 +249,7 @@ def _predict_chunk(
 
         explanations = explain(predictor, cast("SequenceEvaluation", evaluation))
         records = [record | added.to_dict() for record, added in zip(records, explanations, strict=True)]
-    return PredictionChunk(records, evaluation, predictor.task.definition.name, len(records))
+    return PredictionChunk(records, evaluation, len(records))
 
 
 # ---- in several processes
@@ -247,6 +266,12 @@ class WorkerInputs:
     output_format: PredictionFormat | None
     folder: str = field(default_factory=os.getcwd)  # in which relative paths are valid
     key: str = field(default_factory=lambda: uuid.uuid4().hex)  # of the command
+
+    @property
+    def missing(self) -> str:
+        """What the output lacks after an error."""
+        output = self.config.output
+        return f"{output} was not written" if output else "the predictions are incomplete"
 
 
 @dataclass(frozen=True)
@@ -277,15 +302,13 @@ def _predict_in_workers(row_chunks: Iterable[Rows], inputs: WorkerInputs) -> Ite
     config = inputs.config
     uses_gpu = config.device in ("auto", "cuda")
     modules = ["bertkit.commands.predict", *RUN_MODULES[is_linear_text_model(expand_home(config.run))]]
-    workers = [
-        WorkerProcess(modules, divide_machine(number, config.nproc, uses_gpu), enter_worker)
-        for number in range(config.nproc)
-    ]
-    try:
+    workers = []
+    with ExitStack() as stack:
+        for number in range(config.nproc):
+            worker = WorkerProcess(modules, divide_machine(number, config.nproc, uses_gpu), enter_worker)
+            stack.callback(worker.kill)
+            workers.append(worker)
         yield from _map_in_order(workers, row_chunks, inputs)
-    finally:
-        for worker in workers:
-            worker.kill()
 
 
 def _map_in_order(
@@ -315,7 +338,7 @@ def _map_in_order(
                 wait([future for _, future in calls if not future.done()], return_when=FIRST_COMPLETED)
     except BrokenProcessPool:
         raise UserError(
-            f"--nproc: a worker process {worker.describe_end('--nproc')}, and no file was written; pass a "
+            f"--nproc: a worker process {worker.describe_end('--nproc')}, and {inputs.missing}; pass a "
             "smaller --nproc or --batch-size if memory ran out"
         ) from None
 
@@ -426,10 +449,8 @@ def _iter_serialized(chunk: PredictionChunk, output_format: PredictionFormat) ->
     if output_format == "jsonl":
         yield from (_to_json(replace_non_finite(record)) + "\n" for record in chunk.records)
         return
-    files = chunk.evaluation.format_files() if chunk.evaluation else {}
-    if CONLL_FILE not in files:
-        raise UserError(f"--format conll: {chunk.task_name} does not tag words; use jsonl or csv")
-    yield from files[CONLL_FILE]
+    assert chunk.evaluation is not None
+    yield from chunk.evaluation.format_files()[CONLL_FILE]
 
 
 def flatten_record(record: dict[str, Any]) -> dict[str, Any]:
@@ -539,41 +560,106 @@ def _predict_files(settings: dict[str, Any], as_json: bool) -> None:
 
     A file is written atomically. What exists is therefore complete, and `--resume` leaves it out.
     """
-    pattern, output_format = settings["data"], settings.get("format") or "jsonl"
-    if output_format == "table":
-        raise UserError("--format table: cannot be written to files; pass jsonl, csv or conll")
+    pattern = settings["data"]
     matches = glob(str(expand_home(pattern)))  # noqa: PTH207 - a pattern may be absolute
     paths = sorted(filter(Path.is_file, map(Path, matches)))
     if not paths:
         raise UserError(f"--data {pattern}: matches no file; pass another pattern, in quotes")
     if not settings.get("output"):
         raise UserError(f"--data {pattern}: matches several files; pass a directory with --output")
+    settings = {**settings, "format": settings.get("format") or "jsonl"}
+    output_format = _choose_format(settings, as_json=False)
     folder = expand_home(settings["output"])
     outputs = {path: folder / f"{path.stem}.{output_format}" for path in paths}
     if len(set(outputs.values())) < len(paths):
         raise UserError(f"--data {pattern}: matches files of one name; predict each directory by itself")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output {folder}: is a file; pass a directory")
-    left_out = {"data", "output", "overwrite", "resume", "nproc", "batch_size", "device", *RAY_SETTINGS}
-    identity = {name: value for name, value in settings.items() if name not in left_out}
-    identity["run"] = str(expand_home(settings["run"]).resolve())
-    identity_file = folder / PREDICTED_WITH
-    if settings.get("resume") and identity_file.is_file():
-        if json.loads(identity_file.read_text("utf-8")) != identity:
-            raise UserError(f"--resume: {folder} has predictions with other settings; pass --overwrite")
-    elif folder.is_dir() and any(folder.iterdir()) and not settings.get("overwrite"):
+    if any(folder.resolve() in (path.parent.resolve(), path.resolve().parent) for path in paths):
+        raise UserError(f"--output {folder}: has the rows of --data; pass another directory")
+    if settings.get("resume") and settings.get("overwrite"):
+        raise UserError("--resume: cannot be combined with --overwrite; pass one of them")
+    config = _make_config(settings)
+    _check_config(config, output_format)
+    is_new, identity = not folder.exists(), _identify(config, outputs)
+    if settings.get("resume") and not is_new:
+        identity["files"] = _require_same(folder, identity, outputs) | identity["files"]
+    elif not is_new and any(folder.iterdir()) and not settings.get("overwrite"):
         raise UserError(f"--output {folder}: has files; pass --resume, --overwrite or another directory")
-    load_prediction_task(settings["run"])  # an error leaves no directory
     create_directory(folder)
-    write_text(identity_file, json.dumps(identity))
-    for number, (path, output) in enumerate(outputs.items(), start=1):
-        if settings.get("resume") and output.exists():
-            continue
-        report_info(f"file {number:,} of {len(paths):,}: {path}")
-        file_settings = {**settings, "data": str(path), "output": str(output), "format": output_format}
-        run_command({**file_settings, "overwrite": True, "resume": False}, as_json=False)
+    if not settings.get("resume"):
+        for output in outputs.values():  # before an interruption could leave them with the new identity
+            check_output_file(output, overwrite=True)
+            output.unlink(missing_ok=True)
+    write_text(folder / PREDICTED_WITH, json.dumps(identity))
+    try:
+        for number, (path, output) in enumerate(outputs.items(), start=1):
+            if settings.get("resume") and output.exists():
+                continue
+            report_info(f"file {number:,} of {len(paths):,}: {path}")
+            file_settings = {**settings, "data": str(path), "output": str(output)}
+            run_command({**file_settings, "overwrite": True, "resume": False}, as_json=False)
+    finally:
+        if [path.name for path in folder.iterdir()] == [PREDICTED_WITH]:  # no file was predicted
+            (folder / PREDICTED_WITH).unlink()
+            if is_new:
+                folder.rmdir()
     if as_json:
         print_json({"output": str(folder), "files": [str(output) for output in outputs.values()]})
+
+
+class PredictedWith(TypedDict):
+    """What the predictions in a directory depend on. `--resume` refuses another one."""
+
+    settings: dict[str, Any]
+    model: str  # its hash
+    files: dict[str, tuple[str, int, int]]  # path, size and time of the rows, by the name of the output
+
+
+# They do not change predictions, or other keys of `PredictedWith` have them.
+FREE_SETTINGS = frozenset({
+    "run", "data", "output", "overwrite", "resume", "nproc", "batch_size", "device", *RAY_SETTINGS,
+})  # fmt: skip
+
+
+def _identify(config: PredictConfig, outputs: Mapping[Path, Path]) -> PredictedWith:
+    settings = {
+        name: value
+        for name, declared in get_settings(PredictConfig).items()
+        if name not in FREE_SETTINGS and (value := getattr(config, name)) != declared.default
+    }
+    files = {}
+    for path, output in outputs.items():
+        status = path.stat()
+        files[output.name] = str(path.resolve()), status.st_size, status.st_mtime_ns
+    return {"settings": settings, "model": RunDir(Path(config.run)).hash_model(), "files": files}
+
+
+def _require_same(
+    folder: Path, identity: PredictedWith, outputs: Mapping[Path, Path]
+) -> dict[str, tuple[str, int, int]]:
+    """Check that existing predictions are those of the identity; return the files of all predictions."""
+    path = folder / PREDICTED_WITH
+    if not path.is_file():
+        if any(folder.iterdir()):
+            raise UserError(f"--resume: {folder} has files, but no {PREDICTED_WITH}; pass another directory")
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError:
+        content = None
+    saved: PredictedWith = validate(content, PredictedWith, path, "pass another directory, or --overwrite")
+    existing = {output.name for output in outputs.values() if output.exists()}
+    differing = [name for name in sorted(existing) if saved["files"].get(name) != identity["files"][name]]
+    if saved["settings"] != json.loads(json.dumps(identity["settings"])):
+        problem = f"{folder} has predictions with other settings"
+    elif saved["model"] != identity["model"]:
+        problem = f"{folder} has predictions of another model"
+    elif differing:
+        problem = f"{folder / differing[0]} has predictions of other rows"
+    else:
+        return saved["files"]
+    raise UserError(f"--resume: {problem}; pass --overwrite")
 
 
 def _write(predictions: Predictions, output: str | None, file_format: Any, as_json: bool) -> None:

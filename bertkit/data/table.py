@@ -389,11 +389,12 @@ class Rows:
             values = [part.columns.get(name, repeat_value(None, len(part))) for part in parts]
             is_in_memory = not any(isinstance(part.columns.get(name), Column) for part in parts)
             columns[name] = list(chain.from_iterable(values)) if is_in_memory else ConcatenatedColumn(values)
-        first_files = np.cumsum([0] + [len(part.files) for part in parts[:-1]])
-        file_indices = [part.file_index + first for part, first in zip(parts, first_files, strict=True)]
+        numbers = {file: index for index, file in enumerate(dict.fromkeys(chain(*(p.files for p in parts))))}
+        new_indices = [np.array([numbers[file] for file in part.files], np.int32) for part in parts]
+        file_indices = [new[part.file_index] for part, new in zip(parts, new_indices, strict=True)]
         return cls(
             columns,
-            tuple(file for part in parts for file in part.files),
+            tuple(numbers),
             np.concatenate(file_indices),
             np.concatenate([part.row_numbers for part in parts]),
             frozenset().union(*(part.line_numbered_files for part in parts)),

@@ -23,6 +23,7 @@ from bertkit.tasks.trained_model import (
     load_linear_text,
     load_run_task,
 )
+from bertkit.utils.compat import require_extra
 from bertkit.utils.files import expand_home
 from bertkit.utils.reporting import report_info, silence_libraries
 from bertkit.utils.system import resume_collection
@@ -197,8 +198,8 @@ def align_chunks_to_groups(task: Task, chunks: Iterable[Rows]) -> Iterator[Rows]
             end = next(starts, 0)
         if end:
             yield pending.select(range(end))
-            pending = pending.select(range(end, len(pending)))
-    if pending is not None and len(pending):
+            pending = pending.select(range(end, len(pending))) if end < len(pending) else None
+    if pending is not None:
         yield pending
 
 
@@ -251,6 +252,21 @@ def load_predictor(
         model, tokenizer = load_onnx_model(onnx_source.folder), loading.load_tokenizer(onnx_source)
     resume_collection()
     return Predictor(task, model, tokenizer)
+
+
+def supports_gpu(run: str | Path) -> bool:
+    """Return whether the model of a run, or a member of an ensemble, can use a GPU, without loading it."""
+    folder = expand_home(run)
+    if members := RunDir(folder).find_members():
+        return any(map(supports_gpu, members))
+    if find_onnx_model(folder) is None:
+        return not loading.is_linear_text_model(folder)
+    require_extra("onnx", ["onnxruntime"], f"{folder}")
+    import onnxruntime
+
+    from bertkit.models.exported import CUDA_PROVIDER  # imports torch
+
+    return CUDA_PROVIDER in onnxruntime.get_available_providers()
 
 
 def find_onnx_model(folder: Path) -> ModelSource | None:
