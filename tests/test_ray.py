@@ -1,5 +1,6 @@
 """`--ray`: a cluster whose nodes die, or whose driver is stopped, leaves the table of one process."""
 
+import itertools
 import json
 import os
 import signal
@@ -7,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +20,7 @@ from bertkit._version import __version__
 from bertkit.experiments.config import SUITES, find_config
 from bertkit.settings.declaration import RAY_SETTINGS, get_settings
 from bertkit.utils import compat, ray_cluster
+from bertkit.utils.reporting import report_warning
 
 pytestmark = pytest.mark.cpu  # the nodes of the cluster have no GPUs
 FLAGS = ["--folds", 2, "--seeds", 2, "--batch-size", 16, "--max-length", 32, "--no-bf16", "--epochs", 30]
@@ -143,3 +146,92 @@ def test_a_node_that_cannot_work_is_named(monkeypatch, check, words):
     nodes[0]["Resources"]["GPU"] = 1.0
     assert ray_cluster.Cluster("auto", 1, 0.25).count_slots() == 4
     assert ray_cluster.Cluster("auto", 1, 1).count_slots() == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [("WorkerCrashedError", r"--ray: its process or node died 4 times \(.*\), and out was not"),
+     ("ObjectLostError", "--ray: Failed to retrieve.*, and out was not written; retry")],
+)  # fmt: skip
+def test_only_errors_of_dead_processes_are_reported_as_deaths(monkeypatch, error, words):
+    from ray import exceptions
+
+    made = exceptions.ObjectLostError("a" * 56, None, "") if "Lost" in error else getattr(exceptions, error)()
+
+    def fail(_):
+        raise made
+
+    monkeypatch.setattr(ray_cluster.ray, "get", fail)
+    with pytest.raises(bertkit.UserError, match=words) as caught:
+        ray_cluster.get_result("reference", "--ray", "out was not written", "retry")
+    assert ("died" in str(caught.value)) == (error == "WorkerCrashedError")
+
+
+def test_a_connection_that_fails_leaves_the_signal_handlers(monkeypatch):
+    def connect(**_):
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise ConnectionError("no such cluster")
+
+    monkeypatch.setattr(ray_cluster.ray, "init", connect)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        config = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")
+        with pytest.raises(bertkit.UserError, match="no such cluster"), ray_cluster.connect(config):
+            pass
+        assert signal.getsignal(signal.SIGTERM) == before
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def test_a_gpu_of_this_machine_cannot_be_passed_to_a_cluster():
+    config = SimpleNamespace(ray="auto", device="cuda:1")
+    with (
+        pytest.raises(bertkit.UserError, match=r"--device cuda:1: .*; pass cuda"),
+        ray_cluster.connect(config),
+    ):
+        pass
+
+
+def test_a_node_may_see_the_settings_of_the_run_later(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "study" / "run.yaml"
+    file.parent.mkdir()
+    monkeypatch.setattr(ray_cluster.time, "sleep", lambda _: file.write_bytes(b"new"))
+    assert ray_cluster._check_node(str(tmp_path), [], str(file), b"new") == (__version__, None)
+    monkeypatch.setattr(ray_cluster, "MAX_DELAY_SECONDS", -1.0)
+    assert ray_cluster._check_node(str(tmp_path), [], str(file), b"other") == (__version__, str(file.parent))
+
+
+def test_the_messages_of_a_run_arrive_before_its_outcome(tmp_path, monkeypatch):
+    from bertkit.experiments import ray_executor
+
+    sent, arrived = [], []
+    mailbox = SimpleNamespace(
+        add=SimpleNamespace(remote=sent.append), wait=SimpleNamespace(remote=lambda: arrived.extend(sent))
+    )
+    experiment = SimpleNamespace(train=lambda _: report_warning("the last message"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(ray_executor, "restore_experiment", lambda *_: experiment)
+    monkeypatch.setattr(ray_executor.ray, "get", lambda _: None)
+    monkeypatch.setattr(ray_executor.signal, "signal", lambda *_: None)
+    inputs = ray_executor.SharedInputs("key", "study classify", None, b"", str(tmp_path), 1, mailbox)
+    ray_executor._train(inputs, SimpleNamespace(title="fold0", folder=tmp_path))
+    assert arrived == [("fold0", "the last message", True)]
+
+
+def test_predictions_that_are_no_longer_read_cancel_their_tasks(monkeypatch):
+    from bertkit.commands import predict
+
+    cancelled = []
+    cluster = SimpleNamespace(
+        check_nodes=lambda _: None, count_slots=lambda: 1,
+        as_task=lambda _: SimpleNamespace(remote=lambda _, rows: rows),
+    )  # fmt: skip
+    monkeypatch.setattr(ray_cluster, "connect", lambda _: nullcontext(cluster))
+    for name, fake in {"put": str, "get": lambda call: call, "cancel": cancelled.append}.items():
+        monkeypatch.setattr(ray_cluster.ray, name, fake)
+    inputs = SimpleNamespace(config=SimpleNamespace(run="run"), missing="")
+    results = predict._predict_on_ray(itertools.count(), inputs)
+    assert [next(results), next(results)] == [0, 1]
+    results.close()
+    assert cancelled == [2, 3, 4]

@@ -354,25 +354,22 @@ def _predict_on_ray(row_chunks: Iterable[Rows], inputs: WorkerInputs) -> Iterato
         task, shared = cluster.as_task(_predict_in_worker), ray.put(inputs)
         calls: deque[Any] = deque()
         remaining = iter(row_chunks)
-        while True:
-            slots = max(1, cluster.count_slots())  # of a cluster without nodes: another one may join it
-            while len(calls) < KEPT_CHUNKS * slots and (rows := next(remaining, None)) is not None:
-                calls.append(task.remote(shared, rows))
-            if not calls:
-                return
-            try:
-                [result] = ray.get([calls.popleft()])
-            except ray.exceptions.RayTaskError as error:
-                if isinstance(error.cause, UserError):
-                    raise error.cause from None
-                raise
-            except ray.exceptions.RayError as error:
-                reason, starts = str(error).split("\n")[0], ray_cluster.MAX_RETRIES + 1
-                raise UserError(
-                    f"--ray: the process or node of a task died {starts} times ({reason}), and no file was "
-                    "written; pass more --num-cpus or a smaller --batch-size if memory ran out"
-                ) from None
-            yield result
+        try:
+            while True:
+                slots = max(1, cluster.count_slots())  # of a cluster without nodes: another one may join it
+                while len(calls) < KEPT_CHUNKS * slots and (rows := next(remaining, None)) is not None:
+                    calls.append(task.remote(shared, rows))
+                if not calls:
+                    return
+                result = ray_cluster.get_result(
+                    calls[0], "--ray", inputs.missing,
+                    "start again, with more --num-cpus or a smaller --batch-size if memory ran out",
+                )  # fmt: skip
+                calls.popleft()
+                yield result
+        finally:
+            for call in calls:
+                ray.cancel(call)
 
 
 def _merge_results(results: Iterable[WorkerResult]) -> Iterator[PredictionChunk]:

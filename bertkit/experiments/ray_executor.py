@@ -17,9 +17,7 @@ from typing import Any
 
 import ray
 import torch
-from ray.exceptions import RayError, RayTaskError
 
-from bertkit.errors import UserError
 from bertkit.experiments.experiment import (
     POLL_SECONDS,
     Experiment,
@@ -66,6 +64,9 @@ class Mailbox:
         messages, self.messages = self.messages, []
         return messages
 
+    def wait(self) -> None:
+        """Return after the earlier calls of the caller, which have an order."""
+
 
 class RayExecutor:
     """Trains runs on a Ray cluster, and stops them if the block ends with an error."""
@@ -111,22 +112,13 @@ class RayExecutor:
             self._relay_messages()
             for reference in ended:
                 run = self._runs.pop(reference)
-                yield run, self._get_outcome(reference, run)
-
-    def _get_outcome(self, reference: Any, run: PlannedRun) -> Outcome:
-        try:
-            outcome: Outcome = ray.get(reference)
-        except RayTaskError as error:
-            if isinstance(error.cause, UserError):
-                raise error.cause from None
-            raise
-        except RayError as error:
-            reason, starts = str(error).split("\n")[0], ray_cluster.MAX_RETRIES + 1
-            raise UserError(
-                f"{run.folder}: its process or node died {starts} times ({reason}), and the other runs were "
-                "stopped; resume with --resume, and with more --num-cpus for each run if memory ran out"
-            ) from None
-        return outcome
+                yield (
+                    run,
+                    ray_cluster.get_result(
+                        reference, str(run.folder), "the other runs were stopped",
+                        "resume with --resume, and with more --num-cpus for each run if memory ran out",
+                    ),
+                )  # fmt: skip
 
     def _relay_messages(self) -> None:
         for title, message, is_warning in ray.get(self._mailbox.take.remote()):
@@ -144,6 +136,7 @@ class RayExecutor:
                 for reference in ended:
                     del self._runs[reference]
                 self._relay_messages()
+            self._relay_messages()  # of a process that was killed, which may arrive after its error
         finally:  # also after a second Ctrl-C: the user does not want to wait for the checkpoints
             self._connection.close()
 
@@ -154,14 +147,19 @@ _experiment: tuple[str, Experiment, SendingReporter] | None = None  # with its k
 
 
 def _train(inputs: SharedInputs, run: PlannedRun) -> Outcome:
-    """Train a run, which `ray.cancel` stops.
-
-    The first one in a process creates the experiment again, without checking its inputs again.
-    """
-    global _experiment
+    """Train a run, which `ray.cancel` stops. Its messages are in the mailbox before its outcome is known."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # `ray.cancel` sends it
     os.chdir(inputs.folder)
     torch.set_num_threads(inputs.threads)
+    try:
+        return _train_when_unlocked(inputs, run)
+    finally:
+        ray.get(inputs.mailbox.wait.remote())
+
+
+def _train_when_unlocked(inputs: SharedInputs, run: PlannedRun) -> Outcome:
+    """Train a run. The first one in a process creates the experiment again, without checking its inputs."""
+    global _experiment
     if _experiment is None or _experiment[0] != inputs.key:
         reporter = SendingReporter(inputs.mailbox.add.remote)
         with use_reporter(reporter), silence_libraries():

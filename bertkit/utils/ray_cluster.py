@@ -5,17 +5,27 @@ import os
 import re
 import signal
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import NodeDiedError, RayError, TaskUnschedulableError
+from ray.exceptions import (
+    NodeDiedError,
+    OutOfMemoryError,
+    RayError,
+    RayTaskError,
+    TaskUnschedulableError,
+    WorkerCrashedError,
+)
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bertkit._version import __version__
 from bertkit.errors import UserError, format_count
+from bertkit.utils.locks import MAX_DELAY_SECONDS
 from bertkit.utils.system import STOP_SIGNALS, count_cores, read_int
 
 # Variables of this process that the processes of all nodes receive.
@@ -23,6 +33,7 @@ SENT_VARIABLES = ("BERTKIT_", "HF_", "TOKENIZERS_", "PYTHONPATH")
 AUTO, LOCAL = "auto", "local"
 ADDRESS = re.compile(r"[^/]+:\d+")  # of a cluster, without a protocol such as ray://
 CONNECT_SECONDS = 5.0
+HIDE_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # of the machine from tasks without GPUs
 MAX_RETRIES = 3  # of a task whose process or node has died
 
 
@@ -33,7 +44,11 @@ class Cluster:
         self.address, self.num_cpus, self.num_gpus = address, num_cpus, num_gpus
 
     def as_task(self, function: Callable[..., Any]) -> Any:
-        """Return a function whose calls are tasks, which Ray starts again if their process or node dies."""
+        """Return a function whose calls are tasks, which Ray starts again if their process or node dies.
+
+        Without GPUs, a process runs many tasks. With GPUs, each task has a new process, so that another one
+        may use the GPU.
+        """
         options: Any = {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, "max_retries": MAX_RETRIES}
         return ray.remote(**options)(function)
 
@@ -92,6 +107,21 @@ class Cluster:
         return [node for node in ray.nodes() if node["Alive"]]
 
 
+def get_result(reference: Any, name: str, consequence: str, fix: str) -> Any:
+    """Return the result of a task; raise the `UserError` of the task, or one about its process or node."""
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if isinstance(error.cause, UserError):
+            raise error.cause from None
+        raise
+    except RayError as error:
+        problem = str(error).split("\n")[0].rstrip(".")
+        if isinstance(error, (WorkerCrashedError, NodeDiedError, OutOfMemoryError)):
+            problem = f"its process or node died {MAX_RETRIES + 1} times ({problem})"
+        raise UserError(f"{name}: {problem}, and {consequence}; {fix}") from None
+
+
 @contextmanager
 def connect(config: Any) -> Iterator[Cluster]:
     """Connect to the cluster of `--ray` during the block; a connection of the caller is used and stays open.
@@ -99,6 +129,8 @@ def connect(config: Any) -> Iterator[Cluster]:
     The address may be `local`, for a new Ray on this machine, or `auto`: the cluster of RAY_ADDRESS or of
     this machine, else a new one.
     """
+    if config.device.startswith("cuda:"):
+        raise UserError(f"--device {config.device}: a task of --ray has its own GPUs; pass cuda")
     num_cpus = config.num_cpus or read_int("OMP_NUM_THREADS", 0) or 1
     is_own = not ray.is_initialized()
     if is_own:
@@ -115,27 +147,38 @@ def connect(config: Any) -> Iterator[Cluster]:
 
 def _start(address: str, num_cpus: int) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # otherwise, Ray warns
     variables = {name: value for name, value in os.environ.items() if name.startswith(SENT_VARIABLES)}
     variables["OMP_NUM_THREADS"] = str(num_cpus)
+    variables[HIDE_GPUS] = "1"
     resources: Any = {"num_cpus": count_cores(), "include_dashboard": False} if address == LOCAL else {}
     server = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
     if ADDRESS.fullmatch(server):
         _require_server(address, server)
-    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     try:
-        ray.init(
-            address=None if address == AUTO else address, runtime_env={"env_vars": variables},
-            log_to_driver=False, logging_level=logging.ERROR, **resources,
-        )  # fmt: skip
+        with _keep_signal_handlers():
+            ray.init(
+                address=None if address == AUTO else address, runtime_env={"env_vars": variables},
+                log_to_driver=False, logging_level=logging.ERROR, **resources,
+            )  # fmt: skip
     except (RayError, ConnectionError, ValueError, RuntimeError) as error:
         reason = str(error).split("\n")[0].rstrip(".")
         raise UserError(
             f"--ray {address}: cannot connect ({reason}); start a cluster with `ray start --head`, or pass "
             "--ray local"
         ) from error
-    for number, handler in handlers.items():  # Ray replaces them
-        signal.signal(number, handler)
+
+
+@contextmanager
+def _keep_signal_handlers() -> Iterator[None]:
+    """Restore the handlers of signals after the block, which Ray replaces in the main thread."""
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in handlers.items():
+            # Python cannot restore a handler of a library in C, which is None.
+            if handler is not None and threading.current_thread() is threading.main_thread():
+                signal.signal(number, handler)
 
 
 def _require_server(address: str, server: str) -> None:
@@ -155,8 +198,14 @@ def _check_node(folder: str, paths: list[str], written: str, content: bytes) -> 
     if not Path(folder).is_dir():
         return __version__, folder
     os.chdir(folder)
-    if written and (not Path(written).is_file() or Path(written).read_bytes() != content):
-        return __version__, str(Path(written).parent)
+    path, deadline = Path(written), time.monotonic() + MAX_DELAY_SECONDS
+    # `exists` may read a stale cache of NFS
+    while written and not (
+        path.parent.is_dir() and path in path.parent.iterdir() and path.read_bytes() == content
+    ):
+        if time.monotonic() > deadline:
+            return __version__, str(path.parent)
+        time.sleep(0.1)
     return __version__, next((path for path in paths if not Path(path).exists()), None)
 
 
