@@ -10,6 +10,7 @@ from bertkit.settings.declaration import (
     MODEL_PANELS,
     Panel,
     Pooling,
+    RaySettings,
     SettingField,
     Settings,
     cache_by_class,
@@ -21,9 +22,6 @@ from bertkit.settings.declaration import (
     header_setting,
     is_column_setting,
     metric_setting,
-    num_cpus_setting,
-    num_gpus_setting,
-    ray_setting,
     setting,
 )
 from bertkit.settings.run_settings import (
@@ -70,8 +68,10 @@ def add_column_settings(config: ConfigClass) -> ConfigClass:
 PREDICT_TEXT_SETTINGS = ("text", "text_pair", "question", "context", "ending")  # the texts of rows
 
 
-def _ranks_setting() -> Any:
-    return setting(1, "Processes: one per GPU, or several on a CPU.", Panel.SPEED, min=1, has_parameter=False)
+def _nproc_setting(has_parameter: bool = False) -> Any:
+    return setting(
+        1, "Processes: one per GPU, or several on a CPU.", Panel.SPEED, min=1, has_parameter=has_parameter
+    )
 
 
 def _eval_batch_size_setting() -> Any:
@@ -170,7 +170,7 @@ class EmbedConfig(Settings):
         default_text="as the model was trained, else no",
     )  # fmt: skip
     batch_size: int = setting(32, "Texts per batch.", Panel.SPEED, min=1)
-    nproc: int = _ranks_setting()
+    nproc: int = _nproc_setting()
     device: str = device_setting()
     query: list[str] = setting(
         (), "Show the rows that are most similar to this text (cosine similarity). Repeatable.",
@@ -224,7 +224,7 @@ class EvaluateConfig(Settings):
         Panel.COMMON, is_path=True,
     )  # fmt: skip
     batch_size: int | None = _eval_batch_size_setting()
-    nproc: int = _ranks_setting()
+    nproc: int = _nproc_setting()
     device: str = device_setting()
     output_dir: str | None = setting(
         None, "Directory for scores, predictions and the report.", Panel.COMMON,
@@ -292,7 +292,7 @@ class FillMaskConfig(Settings):
 
 @add_column_settings
 @dataclass(frozen=True, kw_only=True)
-class PredictConfig(Settings):
+class PredictConfig(RaySettings):
     """Settings of `bertkit predict`."""
 
     run: str = setting(
@@ -336,10 +336,7 @@ class PredictConfig(Settings):
         has_parameter=False,
     )  # fmt: skip
     batch_size: int | None = _eval_batch_size_setting()
-    nproc: int = setting(1, "Processes: one per GPU, or several on a CPU.", Panel.SPEED, min=1)
-    ray: str | None = ray_setting(Panel.SPEED)
-    num_cpus: int | None = num_cpus_setting(Panel.SPEED)
-    num_gpus: float | None = num_gpus_setting(Panel.SPEED)
+    nproc: int = _nproc_setting(has_parameter=True)
     device: str = device_setting()
 
 

@@ -10,12 +10,10 @@ from bertkit.errors import UserError, format_list
 from bertkit.settings.declaration import (
     Panel,
     Pooling,
+    RaySettings,
     Settings,
     get_settings,
-    num_cpus_setting,
-    num_gpus_setting,
     pooling_setting,
-    ray_setting,
     setting,
 )
 from bertkit.settings.run_settings import SINGLE_RUN_SETTINGS, FineTuningConfig, RunConfig
@@ -24,14 +22,18 @@ from bertkit.tasks import list_definitions, task_definition
 from bertkit.tasks.ner.config import NerConfig
 from bertkit.tasks.pretrain.config import PretrainConfig
 
-DRY_RUN_HELP = "Find the data and the model, list the planned runs, and write nothing."
 
+@dataclass(frozen=True, kw_only=True)
+class ExperimentSettings(RaySettings):
+    """The settings that all experiments have."""
 
-def jobs_setting() -> Any:
-    """Declare `jobs`, which all experiments have."""
-    return setting(
-        1, "Runs to train at the same time, each with a part of the cores or a GPU of its own.", Panel.RUNS,
+    jobs: int = setting(
+        1, "Runs to train at the same time, each with a part of the cores or a GPU of its own.", Panel.SPEED,
         min=1, is_saved=False,
+    )  # fmt: skip
+    dry_run: bool = setting(
+        False, "Find the data and the model, list the planned runs, and write no run.", Panel.RUN_DIRECTORY,
+        is_saved=False,
     )  # fmt: skip
 
 
@@ -41,7 +43,7 @@ STUDY_HELP = "Train a task over folds, seeds and hyperparameter trials, and comp
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudySettings(Settings):
+class StudySettings(ExperimentSettings):
     """The settings that a study has in addition to those of its task."""
 
     task_name: ClassVar[str]
@@ -67,17 +69,9 @@ class StudySettings(Settings):
         "Finished study of the same data and folds. Exit status 0: better, 3: no difference shown, 4: worse.",
         Panel.RUNS, completion="runs", is_path=True, is_saved=False,
     )  # fmt: skip
-    jobs: int = jobs_setting()
-    ray: str | None = ray_setting(Panel.RUNS)
-    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
-    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
     output_dir: str | None = setting(
         None, "Directory for the runs and results of the study.", Panel.OUTPUT, is_common=True,
         flags=("--output-dir", "-o"), is_saved=False, default_text="runs/study-TASK-DATA-MODEL",
-    )  # fmt: skip
-    dry_run: bool = setting(
-        False, "Load the data, list the planned runs, and write no run.", Panel.RUN_DIRECTORY,
-        is_saved=False,
     )  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -90,7 +84,7 @@ LADDER_HELP = "Train models of several kinds on the same folds, and recommend th
 
 
 @dataclass(frozen=True, kw_only=True)
-class LadderSettings(Settings):
+class LadderSettings(ExperimentSettings):
     """The settings that a ladder has in addition to those of its task."""
 
     task_name: ClassVar[str]
@@ -122,17 +116,9 @@ class LadderSettings(Settings):
         False, "Train the recommended model as a run of its own, in OUTPUT_DIR/recommended.", Panel.RUNS,
         is_saved=False,
     )  # fmt: skip
-    jobs: int = jobs_setting()
-    ray: str | None = ray_setting(Panel.RUNS)
-    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
-    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
     output_dir: str | None = setting(
         None, "Directory for the runs and results of the ladder.", Panel.OUTPUT, is_common=True,
         flags=("--output-dir", "-o"), is_saved=False, default_text="runs/ladder-TASK-DATA",
-    )  # fmt: skip
-    dry_run: bool = setting(
-        False, "Load the data, list the planned runs, and write no run.", Panel.RUN_DIRECTORY,
-        is_saved=False,
     )  # fmt: skip
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -195,7 +181,7 @@ def make_run_config(task_name: str, config: RunConfig) -> RunConfig:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GlueConfig(RunConfig):
+class GlueConfig(ExperimentSettings, RunConfig):
     """The settings of `bertkit glue`. They override the recipes `glue/TASK`."""
 
     excluded_settings = SINGLE_RUN_SETTINGS | {
@@ -218,11 +204,6 @@ class GlueConfig(RunConfig):
         "Runs of each task, with the seeds --seed, --seed + 1, ...; the table has their mean.",
         Panel.RUNS, is_common=True, min=1,
     )  # fmt: skip
-    jobs: int = jobs_setting()
-    ray: str | None = ray_setting(Panel.RUNS)
-    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
-    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
-    dry_run: bool = setting(False, DRY_RUN_HELP, Panel.RUN_DIRECTORY, is_saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,7 +217,7 @@ class KlueConfig(GlueConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FeatureBasedConfig(NerConfig):
+class FeatureBasedConfig(ExperimentSettings, NerConfig):
     """The settings of `bertkit feature-based`. They override the recipes `ner/feature-based/FEATURES`.
 
     A setting with its default value is not passed to the runs. Every default is therefore None or equal to
@@ -265,15 +246,10 @@ class FeatureBasedConfig(NerConfig):
         None, "Rows of the table to run, separated by commas. Repeatable.", Panel.RUNS, is_common=True,
         default_text="all six",
     )  # fmt: skip
-    jobs: int = jobs_setting()
-    ray: str | None = ray_setting(Panel.RUNS)
-    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
-    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
-    dry_run: bool = setting(False, DRY_RUN_HELP, Panel.RUN_DIRECTORY, is_saved=False)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AblationConfig(PretrainConfig):
+class AblationConfig(ExperimentSettings, PretrainConfig):
     """The settings of `bertkit ablation`. They override the recipes `pretrain/...`.
 
     Those of `Ablation.own_settings` apply to the suite. All others apply to pre-training, and
@@ -319,11 +295,6 @@ class AblationConfig(PretrainConfig):
         "Runs of each row and task, with the seeds --seed, --seed + 1, ...; 3 or more give intervals.",
         Panel.RUNS, min=1,
     )  # fmt: skip
-    jobs: int = jobs_setting()
-    ray: str | None = ray_setting(Panel.RUNS)
-    num_cpus: int | None = num_cpus_setting(Panel.RUNS)
-    num_gpus: float | None = num_gpus_setting(Panel.RUNS)
-    dry_run: bool = setting(False, DRY_RUN_HELP, Panel.RUN_DIRECTORY, is_saved=False)
 
 
 # ---- commands

@@ -261,31 +261,25 @@ def describe_unknown_device(name: str) -> str | None:
     return f"unknown device {name!r}; pass cpu, cuda, cuda:N, mps or auto"
 
 
-RAY_SETTINGS = ("ray", "num_cpus", "num_gpus")
+@dataclass(frozen=True, kw_only=True)
+class RaySettings(Settings):
+    """The settings of a Ray cluster, which experiments and `predict` have."""
 
-
-def ray_setting(panel: Panel) -> Any:
-    """Declare `ray`, which experiments and `predict` have."""
-    return setting(
-        None, "Use a Ray cluster: auto, local, or its address, such as HOST:6379.", panel,
+    ray: str | None = setting(
+        None, "Use a Ray cluster: auto, local, or its address, such as HOST:6379.", Panel.SPEED,
         is_saved=False, default_text="processes of this machine",
     )  # fmt: skip
-
-
-def num_cpus_setting(panel: Panel) -> Any:
-    """Declare `num_cpus`, which experiments and `predict` have."""
-    return setting(
-        None, "CPUs and threads of a task of --ray.", panel, min=1, is_saved=False,
+    num_cpus: int | None = setting(
+        None, "CPUs and threads of a task of --ray.", Panel.SPEED, min=1, is_saved=False,
         default_text="OMP_NUM_THREADS, else 1",
     )  # fmt: skip
-
-
-def num_gpus_setting(panel: Panel) -> Any:
-    """Declare `num_gpus`, which experiments and `predict` have."""
-    return setting(
-        None, "GPUs of a task of --ray; with 0.25, four tasks share one.", panel, min=0.0, is_saved=False,
-        default_text="1 if the cluster has GPUs",
+    num_gpus: float | None = setting(
+        None, "GPUs of a task of --ray; with 0.25, four tasks share one.", Panel.SPEED, min=0.0,
+        is_saved=False, default_text="1 if the cluster has GPUs",
     )  # fmt: skip
+
+
+RAY_SETTINGS = tuple(get_settings(RaySettings))
 
 
 def device_setting() -> Any:
