@@ -18,7 +18,7 @@ from conftest import ROW_MAKERS, assert_refused, read_predictions, slow_fixture,
 
 import bertkit
 from bertkit.api import load
-from bertkit.commands import inputs
+from bertkit.commands import inputs, predict
 from bertkit.data.readers.formats import stream_rows
 from bertkit.data.table import Rows
 from bertkit.errors import UserError
@@ -298,6 +298,23 @@ def test_several_processes_are_refused_where_they_do_not_apply(runs, cli, tmp_pa
     args = [runs / "classify", "--text", "one", "--nproc"]
     assert_refused(cli, tmp_path, [*args, 3], ["--nproc 3: this machine has 2 cores"], "predict")
     assert_refused(cli, tmp_path, [*args, 2, "--rank-for-labeling"], ["--rank-for-labeling"], "predict")
+
+
+def test_a_process_that_cannot_start_ends_the_others(linear, monkeypatch):
+    killed = []
+
+    def start(modules, variables, initialize):
+        if started:
+            raise OSError("out of memory")
+        started.append(0)
+        return SimpleNamespace(kill=lambda: killed.append(0))
+
+    started = []
+    monkeypatch.setattr(predict, "WorkerProcess", start)
+    monkeypatch.setattr(system, "count_cores", lambda: 2)
+    with pytest.raises(OSError, match="out of memory"):
+        list(bertkit.predict(linear[0], data=[{"text": "one"}], nproc=2))
+    assert killed == [0]
 
 
 def test_a_model_without_gpu_support_has_processes_for_the_cores(linear, runs, tmp_path, monkeypatch):
