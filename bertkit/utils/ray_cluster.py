@@ -1,5 +1,6 @@
 """A Ray cluster, and what a task of it needs. Importing this module imports `ray`."""
 
+import functools
 import logging
 import os
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+from ray._private import worker
 from ray.exceptions import (
     NodeDiedError,
     OutOfMemoryError,
@@ -145,8 +147,21 @@ def connect(config: Any) -> Iterator[Cluster]:
             ray.shutdown()
 
 
+def _print_to_stderr() -> None:
+    """Make Ray print messages, such as that a node is dead, to standard error: rows go to standard output."""
+    original = getattr(worker, "print_to_stdstream", None)  # no public name; the versions may differ
+    if original is not None and not hasattr(original, "__wrapped__"):
+
+        @functools.wraps(original)
+        def print_message(data: dict[str, Any], *args: Any, **kwargs: Any) -> None:
+            original({**data, "is_err": True}, *args, **kwargs)
+
+        worker.print_to_stdstream = print_message
+
+
 def _start(address: str, num_cpus: int) -> None:
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    _print_to_stderr()
     variables = {name: value for name, value in os.environ.items() if name.startswith(SENT_VARIABLES)}
     variables["OMP_NUM_THREADS"] = str(num_cpus)
     variables[HIDE_GPUS] = "1"
