@@ -284,11 +284,14 @@ def test_predictions_of_other_settings_rows_or_models_are_never_mixed(linear, cl
      (["--data", "*.jsonl", "-o", "out", "--format", "conll"], ["does not tag words"]),
      (["--data", "*.jsonl", "-o", "out", "--text", "x"], ["cannot be combined with --text"]),
      (["--data", "*.jsonl", "-o", "out", "--question-column", "q"], ["does not apply"]),
+     (["--data", "*.jsonl", "-o", "out.csv"], ["--output out.csv: is the name of a file"]),
+     (["--data", "b.*", "-o", "out"], ["b.csv and b.txt would all be written to out/b.jsonl"]),
      (["--data", "*.jsonl", "-o", "out"], ["a.jsonl: the file is empty"])],
 )  # fmt: skip
 def test_wrong_patterns_are_refused(runs, cli, tmp_path, monkeypatch, flags, words):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.jsonl").touch()
+    for name in ("a.jsonl", "b.csv", "b.txt"):
+        (tmp_path / name).touch()
     assert_refused(cli, tmp_path, [runs / "classify", *flags], words, "predict")
 
 

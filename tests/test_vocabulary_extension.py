@@ -114,9 +114,9 @@ def test_text_without_new_words_and_other_tokenizers_are_refused(tiny, cli, tmp_
     path = tmp_path / "text.txt"
     path.write_text("the film was good\n" * 5, "utf-8")
     monkeypatch.chdir(tmp_path)
-    assert_refused(cli, tmp_path, ["--data", path, "--extend", tiny], ["splits no frequent word"], TRAIN)
+    assert_refused(cli, tmp_path, ["--data", path, "--extend", tiny], ["no word that occurs 3 times"], TRAIN)
     args = ["--data", path, "-o", tmp_path / "out", "--extend"]
-    assert_refused(cli, tmp_path, [*args, tiny], ["splits no frequent word"], TRAIN)
+    assert_refused(cli, tmp_path, [*args, tiny], ["no word that occurs 3 times"], TRAIN)
     words = save_tiny_model(tmp_path / "words")
     content = json.loads((words / "tokenizer.json").read_text("utf-8"))
     vocabulary = content["model"]["vocab"]

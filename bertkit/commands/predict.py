@@ -6,7 +6,7 @@ import json
 import os
 import sys
 import uuid
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from concurrent.futures.process import BrokenProcessPool
@@ -563,15 +563,20 @@ def _predict_files(settings: dict[str, Any], as_json: bool) -> None:
     if not paths:
         raise UserError(f"--data {pattern}: matches no file; pass another pattern, in quotes")
     if not settings.get("output"):
-        raise UserError(f"--data {pattern}: matches several files; pass a directory with --output")
+        raise UserError(f"--data {pattern}: predicts each matching file; pass a directory with --output")
     settings = {**settings, "format": settings.get("format") or "jsonl"}
     output_format = _choose_format(settings, as_json=False)
     folder = expand_home(settings["output"])
     outputs = {path: folder / f"{path.stem}.{output_format}" for path in paths}
-    if len(set(outputs.values())) < len(paths):
-        raise UserError(f"--data {pattern}: matches files of one name; predict each directory by itself")
+    if clash := next((each for each, count in Counter(outputs.values()).items() if count > 1), None):
+        names = format_list([str(path) for path, output in outputs.items() if output == clash])
+        raise UserError(f"--data {pattern}: {names} would all be written to {clash}; narrow the pattern")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"--output {folder}: is a file; pass a directory")
+    if not folder.exists() and folder.suffix in FORMAT_BY_SUFFIX:
+        raise UserError(
+            f"--output {folder}: is the name of a file; with a pattern in --data, pass a directory"
+        )
     if any(folder.resolve() in (path.parent.resolve(), path.resolve().parent) for path in paths):
         raise UserError(f"--output {folder}: has the rows of --data; pass another directory")
     if settings.get("resume") and settings.get("overwrite"):
@@ -592,6 +597,7 @@ def _predict_files(settings: dict[str, Any], as_json: bool) -> None:
     try:
         for number, (path, output) in enumerate(outputs.items(), start=1):
             if settings.get("resume") and output.exists():
+                report_info(f"file {number:,} of {len(paths):,}: {output} is complete")
                 continue
             report_info(f"file {number:,} of {len(paths):,}: {path}")
             file_settings = {**settings, "data": str(path), "output": str(output)}

@@ -16,6 +16,7 @@ from bertkit.data.wordpiece import evaluate_tokenizer, require_analyzer, train_w
 from bertkit.errors import UserError
 from bertkit.models.loading import ModelSource, count_token_ids, find_model, load_tokenizer
 from bertkit.models.vocabulary_extension import (
+    MIN_COUNT,
     SENTENCE_FILES,
     choose_words,
     load_wordpiece,
@@ -146,7 +147,8 @@ def _extend(
         report_info(note)
     if not words:
         raise UserError(
-            f"--extend {source.name}: its tokenizer splits no frequent word of the text; use it as it is"
+            f"--extend {source.folder}: its tokenizer splits no word that occurs {MIN_COUNT} times; use "
+            "it as it is"
         )
     before = evaluate_tokenizer(tokenizer, texts())
     folder = folder or create_default_directory(source.name, data_name)
