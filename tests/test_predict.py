@@ -285,7 +285,7 @@ def test_predictions_of_other_settings_rows_or_models_are_never_mixed(linear, cl
      (["--data", "*.jsonl", "-o", "out", "--text", "x"], ["cannot be combined with --text"]),
      (["--data", "*.jsonl", "-o", "out", "--question-column", "q"], ["does not apply"]),
      (["--data", "*.jsonl", "-o", "out.csv"], ["--output out.csv: is the name of a file"]),
-     (["--data", "b.*", "-o", "out"], ["b.csv and b.txt would all be written to out/b.jsonl"]),
+     (["--data", "b.*", "-o", "out"], ["b.csv, b.txt would all be written to out/b.jsonl"]),
      (["--data", "*.jsonl", "-o", "out"], ["a.jsonl: the file is empty"])],
 )  # fmt: skip
 def test_wrong_patterns_are_refused(runs, cli, tmp_path, monkeypatch, flags, words):
