@@ -64,15 +64,15 @@ class Export:
 EXPORTS = {
     "SST-2": Export("sst2", "sst2"),
     "SST-2, fp16": Export("sst2", "sst2", quantize="fp16"),
-    "SST-2, `calibrate --coverage 0.8`": Export(
+    "SST-2, calibrated with a coverage of 0.8": Export(
         "sst2", "sst2-calibrated", calibration={"coverage": 0.8}, settings={"validation_fraction": 0.3}
     ),
-    "SST-2, `--method linear-probe`": Export("sst2", "sst2-probe", settings={"method": "linear-probe"}),
-    "SST-2, `--method contrastive --shots 32`": Export(
+    "SST-2, linear probe": Export("sst2", "sst2-probe", settings={"method": "linear-probe"}),
+    "SST-2, contrastive, 32 rows per class": Export(
         "sst2", "sst2-contrastive", settings={"method": "contrastive", "shots": 32, "max_steps": 100}
     ),
     "AG News": Export("ag_news", "ag_news", settings={"max_length": 64}),
-    "AG News, `--long-texts windows --max-length 32`": Export(
+    "AG News, windows of 32 tokens": Export(
         "ag_news", "ag_news-windows", settings={"max_length": 32, "long_texts": "windows"}
     ),
     "CLINC150": Export("clinc150", "clinc150", settings={"max_steps": 600}),
