@@ -1,5 +1,6 @@
 """Test training in several processes: same result as one process; signals, errors and killed ranks."""
 
+import errno
 import json
 import os
 import signal
@@ -507,6 +508,19 @@ def test_the_launcher_forwards_a_signal_once(handler, action, expected, number, 
     finally:
         signal.signal(signal.SIGALRM, previous)
     assert capfd.readouterr().err == expected
+
+
+def test_a_host_that_does_not_answer_ends_the_process(monkeypatch, capsys):
+    statuses = []
+
+    def receive(_):
+        raise TimeoutError(errno.ETIMEDOUT, "timed out")
+
+    connection = SimpleNamespace(getpeername=lambda: ("::ffff:10.0.0.2", 1), recv=receive)
+    monkeypatch.setattr(distributed.os, "_exit", statuses.append)
+    distributed._exit_if_unreachable(connection)
+    assert statuses == [1]
+    assert "the host 10.0.0.2 is not reachable any more" in capsys.readouterr().err
 
 
 def test_a_second_ctrl_c_is_not_forwarded_as_a_repetition():

@@ -10,19 +10,27 @@ import label_ranking
 pytestmark = pytest.mark.slow
 
 
-def test_benchmark_lists_flipped_labels_and_compares_training(tiny, tmp_path, monkeypatch, capsys):
-    folder = tmp_path / "DATA" / "SST-2"
-    folder.mkdir(parents=True)
-    for name, seed, count in (("train", 0, 60), ("dev", 1, 20)):
-        lines = [f"{row['text']}\t{int(row['label'] == 'positive')}" for row in make_toy_rows(count, seed)]
-        (folder / f"{name}.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
-    monkeypatch.setattr(label_issues, "NUM_FOLDS", 2)
-    options = ["--data-dir", folder.parent, "--model", tiny, "--rows", 60, "--epochs", 1, "--compare", 2]
-    label_issues.main(list(map(str, [*options, "--work", tmp_path / "work", "--out", tmp_path / "out.md"])))
+def test_benchmark_measures_the_first_listed_labels(tiny, tmp_path, monkeypatch, capsys):
+    """One set has exchanged labels, and the other the votes of annotators."""
+    data = tmp_path / "DATA"
+    (data / "SST-2").mkdir(parents=True)
+    rows = make_toy_rows(60)
+    lines = [f"{row['text']}\t{int(row['label'] == 'positive')}" for row in rows]
+    (data / "SST-2" / "train.tsv").write_text("\n".join(["sentence\tlabel", *lines]) + "\n")
+    (data / "hate-speech").mkdir()
+    votes = [f"{row['text']}," + ("2,1,0,0" if row["label"] == "positive" else "0,0,3,2") for row in rows]
+    head = "tweet,hate_speech,offensive_language,neither,class"
+    (data / "hate-speech" / "labeled_data.csv").write_text("\n".join([head, *votes]) + "\n")
+    monkeypatch.setattr(label_issues, "NUM_FOLDS", {"study": 2, "ladder": 2})
+    monkeypatch.setattr(label_issues, "NUM_SEEDS", 1)
+    options = ["--data-dir", data, "--model", tiny, "--rows", 60, "--epochs", 1, "--noise", 0.1]
+    options += ["--work", tmp_path / "work", "--out", tmp_path / "out.md", "--only", "SST-2", "hate speech"]
+    options += ["--by", "study"]
+    label_issues.main(list(map(str, options)))
     report = (tmp_path / "out.md").read_text()
     assert report == capsys.readouterr().out
-    assert "| bertkit label-issues |" in report
-    assert "Difference in accuracy on the validation rows:" in report
+    assert "| SST-2, study | 60 | 6 |" in report
+    assert "| hate speech, study | 60 |" in report
 
 
 def test_the_ranking_benchmark_counts_the_rows_that_reach_an_accuracy(tiny, tmp_path, monkeypatch, capsys):

@@ -235,3 +235,14 @@ def test_predictions_that_are_no_longer_read_cancel_their_tasks(monkeypatch):
     assert [next(results), next(results)] == [0, 1]
     results.close()
     assert cancelled == [2, 3, 4]
+
+
+def test_messages_of_ray_go_to_standard_error(monkeypatch, capsys):
+    from ray._private import worker
+
+    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)  # restored afterwards
+    ray_cluster._print_to_stderr()
+    line = {"lines": ["a node is dead"], "pid": "raylet", "ip": "127.0.0.1", "is_err": False, "job": None}
+    worker.print_to_stdstream(line, ignore_prefix=False)
+    printed = capsys.readouterr()
+    assert (printed.out, "a node is dead" in printed.err) == ("", True)

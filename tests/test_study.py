@@ -470,7 +470,7 @@ def test_a_run_of_a_study_is_scored_on_other_rows_only(cli, studies):
     assert status == 0, err
     status, _, err = cli("evaluate", run, "-o", folder.parent / "other")
     assert status == 2
-    assert ("is a run of a study" in err, err.count("pass --data")) == (True, 1)
+    assert ("is a fold of a study" in err, err.count("pass --data")) == (True, 1)
     status, _, err = cli("calibrate", run)
     assert (status, err.count("pass --data")) == (2, 1)
 
@@ -664,7 +664,10 @@ def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_r
     for task in list_experiment_tasks("study"):
         own = get_settings(task_definition(task).config).keys()
         names = get_settings(make_task_config("study", task)).keys()
-        assert names - own == {"folds", "seeds", "trials", "search", "time_limit", "jobs", "against"}
+        assert names - own == {
+            "folds", "seeds", "trials", "search", "time_limit", "jobs", "against",
+            "ray", "num_cpus", "num_gpus",
+        }  # fmt: skip
         assert own - names == {
             "nproc", "push_to_hub", "hub_model_id", "hub_private_repo",
             "teacher", "unlabeled", "alpha", "temperature",

@@ -33,7 +33,7 @@ from bertkit.stats.linear_probe import MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import MetricModule
 from bertkit.stats.significance import Scorer
 from bertkit.tasks import task_class, task_definition
-from bertkit.tasks.base import Task, get_weights
+from bertkit.tasks.base import Task, TrainingBudget, get_weights
 from bertkit.tasks.out_of_scope import MIN_ROWS_OUT_OF_SCOPE
 from bertkit.tasks.probe import Probe
 from bertkit.tasks.text.task import SequenceTask, predict_by_probe
@@ -150,6 +150,7 @@ class PreparedRun:
     loss: Loss = field(init=False)  # of the predictions, by which the task evaluates the model
     metric_modules: MetricModules = field(default_factory=MetricModules)
     options: RunOptions = field(default_factory=RunOptions)
+    budget: TrainingBudget | None = None  # such as that of `--word-budget`
 
     @property
     def config(self) -> Any:
@@ -504,5 +505,6 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
             f"batch_size {merged.batch_size}, gradient_accumulation_steps "
             f"{merged.gradient_accumulation_steps}: the same effective batch size in larger batches"
         )
-    if (steps := task.plan_steps(prepared.features["train"])) is not None:
-        task.resolve(max_steps=steps)
+    prepared.budget = task.plan_budget(prepared.features["train"])
+    if prepared.budget is not None:
+        task.resolve(max_steps=prepared.budget.steps)

@@ -197,7 +197,7 @@ class Session:
         log_probe_score = None if prepared.probe is None else self._log_probe_score
         trainer.add_callback(EvaluateAndSaveCallback(
             trainer.evaluation_steps, config.save_steps, self.stop_request, log_probe_score,
-            self._keep_model, prepared.task.kept_steps.values(),
+            self._keep_model, prepared.budget.kept_steps.values() if prepared.budget else (),
         ))  # fmt: skip
         trainer.add_callback(ReporterCallback(trainer.build_batch_sampler().list_phase_changes()))
         for callback in prepared.options.callbacks:
@@ -373,7 +373,8 @@ class Session:
 
     def _keep_model(self, step: int) -> None:
         """Write the current model to the directory of each number of words that this step has reached."""
-        for name, kept_step in self.prepared.task.kept_steps.items():
+        assert self.prepared.budget is not None
+        for name, kept_step in self.prepared.budget.kept_steps.items():
             if kept_step == step and distributed.is_main_process():
                 folder = self.folder / RunDir.WORDS_DIR / name
                 folder.mkdir(parents=True, exist_ok=True)
@@ -483,7 +484,8 @@ class Session:
     @property
     def log_history(self) -> list[dict[str, Any]]:
         """The log of the trainer, with what the task adds."""
-        return self.prepared.task.complete_log(self.trainer.state.log_history)
+        log, budget = self.trainer.state.log_history, self.prepared.budget
+        return budget.complete_log(log) if budget else log
 
     def gather_weights(self) -> Any:
         """Return the complete state dict of sharded weights, else None; all ranks must call this."""

@@ -331,7 +331,8 @@ def _write_results(
     }
     if prepared.probe is not None:
         metrics["probe"] = prepared.probe.summarize(session.log_history, session.best_step)
-    metrics |= task.summarize_training(session.log_history, training_metrics["steps"])
+    if prepared.budget is not None:
+        metrics |= prepared.budget.summarize(session.log_history, training_metrics["steps"])
     session.write_model(weights)
     for method in prepared.methods:
         metrics |= method.summarize(prepared, validation, session.folder)

@@ -619,6 +619,26 @@ class Preview:
     notes: list[str]
 
 
+class TrainingBudget(ABC):
+    """A number of steps that a task plans, and what it says about each step.
+
+    Attributes:
+        steps: Number of steps.
+        kept_steps: The steps after which the model is kept in `RUN/words/`, by the name of its directory.
+    """
+
+    steps: int
+    kept_steps: Mapping[str, int]
+
+    @abstractmethod
+    def complete_log(self, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the log of the trainer, with more values for each `step`."""
+
+    @abstractmethod
+    def summarize(self, log: list[dict[str, Any]], steps: int) -> dict[str, Any]:
+        """Return more sections of `metrics.json`, from the log of `complete_log` and the trained steps."""
+
+
 class Task(ABC):
     """A task in one run: its definition, the settings of the run, and what the run has found.
 
@@ -690,22 +710,9 @@ class Task(ABC):
         """Load the data of `--probe` if it is of a kind that only this task has."""
         return None
 
-    def plan_steps(self, features: Any) -> int | None:
-        """Return the number of steps of a budget of the task, with these training features, else None."""
+    def plan_budget(self, features: Any) -> "TrainingBudget | None":
+        """Return the budget of the training with these features, which decides its steps; else None."""
         return None
-
-    @property
-    def kept_steps(self) -> Mapping[str, int]:
-        """The steps after which the model is kept in `RUN/words/`, by the name of its directory."""
-        return {}
-
-    def complete_log(self, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the log of the trainer, with more values for each `step`."""
-        return log
-
-    def summarize_training(self, log: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-        """Return more sections of `metrics.json`, from the log of `complete_log` and the trained steps."""
-        return {}
 
     # ---- rows
 

@@ -44,6 +44,7 @@ from bertkit.tasks.base import (
     ScoreDetail,
     Task,
     TaskState,
+    TrainingBudget,
     TransformersPipeline,
 )
 from bertkit.tasks.pretrain.config import (
@@ -87,8 +88,37 @@ class PretrainState(TaskState):
     learning_rate: float  # the default for the model, from `configure_model`
     training_rows: Rows  # from `featurize`
     eval_collator: Any  # from `make_collator`
-    words_by_step: np.ndarray | None = None  # read after each step; from `plan_steps` with `--word-budget`
     validation_sums: np.ndarray | None = None  # outputs on the validation split, from `fit_decision`
+
+
+class WordBudget(TrainingBudget):
+    """The budget of `--word-budget`: the words that are read after each step, and the models to keep."""
+
+    def __init__(self, words: np.ndarray, budget: int, checkpoints: Mapping[str, int]) -> None:
+        self.words, self.budget, self.checkpoints = words, budget, checkpoints
+        self.steps = len(words)
+        self.kept_steps = {name: int(np.searchsorted(words, n)) + 1 for name, n in checkpoints.items()}
+
+    def complete_log(self, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return [
+            {**entry, "words": float(self.words[entry["step"] - 1]) if entry["step"] else 0.0}
+            for entry in log
+        ]
+
+    def summarize(self, log: list[dict[str, Any]], steps: int) -> dict[str, Any]:
+        """Return the section "words": the scores by the number of words, up to the last step."""
+        entries = {entry["step"]: entry for entry in merge_log_history(log)}
+        curve = [
+            {
+                "words": self.checkpoints[name], "step": step,
+                **{key.removeprefix("eval_"): value for key, value in entries.get(step, {}).items()
+                   if key.startswith("eval_")},
+            }
+            for name, step in self.kept_steps.items()
+            if step <= steps
+        ]  # fmt: skip
+        seen = float(self.words[steps - 1]) if steps else 0.0
+        return {"words": {"budget": self.budget, "seen": seen, "curve": curve}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,7 +398,7 @@ class Pretrain(Task):
         report_info(f"probe: {describe_minimal_pairs(pairs)}")
         return MinimalPairsProbe(pairs.name, pairs)
 
-    def plan_steps(self, features: Any) -> int | None:
+    def plan_budget(self, features: Any) -> TrainingBudget | None:
         config = self.config
         if (budget := config.word_budget) is None:
             return None
@@ -376,44 +406,11 @@ class Pretrain(Task):
             features, config.batch_size or features.batch_size_for(config.tokens_per_batch),
             config.gradient_accumulation_steps * distributed.get_world_size(), config.seed, budget,
         )  # fmt: skip
-        self.state.words_by_step = words
         passes = words[-1] / features.phase_features[0].count_words_for_epoch(0).sum()
         report_info(
             f"--word-budget {budget:,}: {format_count(len(words), 'step')}, {passes:.1f} passes over the text"
         )
-        return len(words)
-
-    @property
-    def kept_steps(self) -> Mapping[str, int]:
-        if (words := self.state.words_by_step) is None:
-            return {}
-        checkpoints = self.config.list_word_checkpoints()
-        return {name: int(np.searchsorted(words, count)) + 1 for name, count in checkpoints.items()}
-
-    def complete_log(self, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        if (words := self.state.words_by_step) is None:
-            return log
-        return [
-            {**entry, "words": float(words[entry["step"] - 1]) if entry["step"] else 0.0} for entry in log
-        ]
-
-    def summarize_training(self, log: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-        """Return the section "words": the scores by the number of words, up to the last step."""
-        if (words := self.state.words_by_step) is None:
-            return {}
-        entries = {entry["step"]: entry for entry in merge_log_history(log)}
-        checkpoints = self.config.list_word_checkpoints().values()
-        curve = [
-            {
-                "words": count, "step": step,
-                **{name.removeprefix("eval_"): value for name, value in entries.get(step, {}).items()
-                   if name.startswith("eval_")},
-            }
-            for count, step in zip(checkpoints, self.kept_steps.values(), strict=True)
-            if step <= steps
-        ]  # fmt: skip
-        seen = float(words[steps - 1]) if steps else 0.0
-        return {"words": {"budget": self.config.word_budget, "seen": seen, "curve": curve}}
+        return WordBudget(words, budget, config.list_word_checkpoints())
 
     # ---- scores
 
