@@ -15,6 +15,7 @@ import bertkit
 from bertkit.commands import calibrate
 from bertkit.errors import UserError
 from bertkit.models.heads import read_temperature
+from bertkit.stats.calibration import Decisions, fit_temperature
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter
 
@@ -504,3 +505,11 @@ def test_the_temperature_is_a_number_of_the_file_of_weights(copied):
     temperature = bertkit.calibrate(run, data=data).temperature
     assert read_temperature(run) == temperature
     assert np.isfinite(temperature)
+
+
+def test_folds_without_an_error_have_the_temperature_of_all_rows():
+    logits = np.array([[2.0, 0.0], [0.0, 3.0], [1.0, 0.0]])
+    right = Decisions.from_classes(logits, np.array([0, 1, 0]))
+    assert calibrate._fit_fold(right, 0.7) == 0.7
+    wrong = Decisions.from_classes(logits, np.array([0, 1, 1]))
+    assert calibrate._fit_fold(wrong, 0.7) == pytest.approx(fit_temperature(wrong))

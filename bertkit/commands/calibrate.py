@@ -337,7 +337,7 @@ def _fit_layer(
     from sklearn.linear_model import RidgeCV
 
     used = trained.select(is_used[trained.row])
-    temperature, (intercept, slope) = fit_temperature(used), fit_adaptive_temperature(used)
+    temperature, (intercept, slope) = _fit_fold(used, 1.0), fit_adaptive_temperature(used)
     factors = intercept + slope * compute_margins(trained.logits).max(1)
     goal = logits * (factors[:, None] - 1 / temperature)
     inputs = vectors[is_used].astype(np.float64)
@@ -349,6 +349,15 @@ def _fit_layer(
         {"weight": ridge.coef_, "bias": ridge.intercept_},
         {"intercept": intercept, "slope": slope},
     )
+
+
+def _fit_fold(decisions: Decisions, whole: float) -> float:
+    """Return the temperature of some folds, or of all rows (`whole`) if no temperature is the best one.
+
+    All errors may be in the fold that is left out. A temperature near 0 would then count them as impossible.
+    """
+    temperature = fit_temperature(decisions)
+    return whole if is_at_bound(temperature) else temperature
 
 
 def _fit_classes(
@@ -390,7 +399,7 @@ def _fit_classes(
         temperature = previous
 
     def fit_divided(is_used: np.ndarray) -> LayerFit:
-        value = temperature if is_used.all() else fit_temperature(trained.select(is_used[trained.row]))
+        value = temperature if is_used.all() else _fit_fold(trained.select(is_used[trained.row]), temperature)
         return LayerFit(value, outputs.logits / value)
 
     def cross_fit_decisions(fits: list[LayerFit]) -> Decisions:
