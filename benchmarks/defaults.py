@@ -1,6 +1,6 @@
 """Compare defaults of fine-tuning: settings that differ from those of today, on small training sets.
 
-    python benchmarks/defaults.py --data-dir DATA --write
+    python benchmarks/defaults.py --data-dir DATA --out defaults.md
 
 A cell is a dataset with a number of training rows. In each cell and for each seed, all candidates train on
 the same rows (10 % of which select the checkpoint, as in every run without validation rows), and are scored
@@ -9,8 +9,7 @@ with one seed on the smaller sizes. The quarter with the highest scores, and the
 loss, then run with all seeds, and so does the combination of the best two. The other datasets confirm: only
 the winner runs there, also on more rows. The tables have means over the cells, with 95 % intervals (t
 distribution) of the paired differences to today's defaults over the datasets. Finished runs are kept in
---work, so the script can be interrupted. Progress goes to standard error, the tables to standard output;
---write puts them into docs/results.md.
+--work, so the script can be interrupted. Progress goes to standard error, the tables to standard output.
 """
 
 from __future__ import annotations
@@ -40,12 +39,11 @@ from bertkit.run.train import train_prepared
 from bertkit.tasks import task_definition
 from bertkit.training.trainer import BertkitTrainer
 from bertkit.utils.reporting import silence_libraries, silence_reports
-from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from docs_page import format_table
+from harness import describe_machine, publish
 from text_datasets import DATASETS as TEXT_DATASETS
 from text_datasets import draw_rows
 
-PAGE = ROOT / "docs" / "results.md"
 SIZES = (64, 500, 2_000)
 CHOOSING_SIZES = (64, 500)
 ROWS_PER_CLASS = 4  # at least, on average
@@ -127,7 +125,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--choosing", nargs="+", choices=CHOOSING, default=list(CHOOSING))
     parser.add_argument("--confirming", nargs="*", choices=CONFIRMING, default=list(CONFIRMING))
     parser.add_argument("--out", type=Path, help="write the tables to this Markdown file as well")
-    parser.add_argument("--write", action="store_true", help="write the tables to docs/results.md")
     return parser.parse_args(argv)
 
 
@@ -360,8 +357,6 @@ def main(argv: list[str] | None = None) -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     text = run_benchmark(args)
     publish(text, args.out)
-    if args.write:
-        replace_section("defaults", text, PAGE)
 
 
 if __name__ == "__main__":

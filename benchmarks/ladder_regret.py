@@ -1,13 +1,12 @@
 """Measure how good the model is that `bertkit ladder classify` recommends, on rows that no fold contains.
 
-    python benchmarks/ladder_regret.py --data-dir DATA --write
+    python benchmarks/ladder_regret.py --data-dir DATA --out regret.md
 
 A cell is a dataset with a number of rows. `bertkit ladder` trains all candidates on these rows; the models of
 its folds then predict the same other rows, the test rows. The score of a candidate is the mean accuracy of
 its folds on them. The regret of a recommendation is the score of the best candidate there minus that of
 the recommended one, in points, with a 95 % bootstrap interval over the test rows. Finished ladders in --work
-are kept, so the script can be interrupted. Progress goes to standard error, the table to standard output;
---write puts it into docs/ladder.md.
+are kept, so the script can be interrupted. Progress goes to standard error, the table to standard output.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ from typing import Any
 import numpy as np
 
 import bertkit
-from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from docs_page import format_table
+from harness import describe_machine, publish
 from text_datasets import DATASETS, draw_rows
 
-PAGE = ROOT / "docs" / "ladder.md"
 SIZES = (64, 500)
 ROWS_PER_CLASS = 4  # at least, on average
 NUM_RESAMPLES = 2_000
@@ -47,7 +45,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--models", default="minilm")
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
-    parser.add_argument("--write", action="store_true", help="write the table to docs/ladder.md")
     return parser.parse_args(argv)
 
 
@@ -129,8 +126,6 @@ def main(argv: list[str] | None = None) -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     text = run_benchmark(args)
     publish(text, args.out)
-    if args.write:
-        replace_section("regret", text, PAGE)
 
 
 if __name__ == "__main__":
