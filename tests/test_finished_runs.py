@@ -9,11 +9,16 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 from conftest import read_predictions
 
 import bertkit
+from bertkit.data.table import Rows
+from bertkit.errors import UserError
+from bertkit.tasks.base import Outputs
+from bertkit.tasks.trained_model import load_run_task, load_task_state
 
 pytestmark = pytest.mark.cpu  # numbers are equal up to rounding
 
@@ -253,3 +258,12 @@ def test_the_files_have_keys_of_earlier_versions_and_no_paths_of_a_machine():
         path for path, text in texts.items() if re.search(r"[/\\](?:home|root|tmp|Users|work)[/\\]", text)
     ]
     assert found == []
+
+
+def test_a_graph_of_another_run_with_fewer_outputs_is_one_line():
+    folder = Path(__file__).parent / "finished_runs" / "classify"
+    task = load_run_task(folder)
+    load_task_state(task, folder)
+    rows = Rows.from_dicts([{"text": "good", "label": None}], "rows")
+    with pytest.raises(UserError, match="1 output for 2 labels: it is that of another run; export"):
+        task.evaluate(Outputs(np.zeros((1, 1)), None, rows))

@@ -531,6 +531,11 @@ class SequenceTask(Task):
 
     def evaluate(self, outputs: Outputs) -> SequenceEvaluation:
         size, fitted = self._num_outputs, self.state.fitted_confidence
+        if len(outputs.logits) and outputs.logits.shape[1] < size:
+            raise UserError(
+                f"the model has {format_count(outputs.logits.shape[1], 'output')} for {size} labels: it is "
+                "that of another run; export the run again"
+            )
         logits, scope_logits = outputs.logits[:, :size], outputs.logits[:, size:]
         evaluation = SequenceEvaluation(dataclasses.replace(outputs, logits=logits), self.label_type, fitted)
         if fitted.scope_weights is not None and scope_logits.shape[1]:
