@@ -1,4 +1,4 @@
-"""Time a study of eight runs in one process, and with `--ray` on one node, on two, and on two of which one dies.
+"""Time a study of eight runs in one process, and with `--ray` on one node, on two, and when one of two dies.
 
     python benchmarks/ray_study.py --data-dir DATA --rows 600
 
@@ -68,7 +68,9 @@ def kill_in_the_middle(cluster: Any, node: Any, study: Path) -> None:
     print(f"killed a node after {count_finished(study)} runs", file=sys.stderr)
 
 
-def time_study(data: Path, model: str, study: Path, flags: Sequence[str], environment: dict[str, str]) -> float:
+def time_study(
+    data: Path, model: str, study: Path, flags: Sequence[str], environment: dict[str, str]
+) -> float:
     """Return the seconds of the command."""
     command = [
         *(sys.executable, "-m", "bertkit", "study", "classify", "--data", str(data), "--model", model),
@@ -119,12 +121,16 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{way}: {seconds[way]:.0f} s", file=sys.stderr)
     one_node = seconds["Ray, one node"]
     table = {
-        way: [f"{value:.0f}", f"{one_node / value:.2f}", "yes" if digests[way] == digests[ONE_PROCESS] else "no"]
+        way: [
+            f"{value:.0f}",
+            f"{one_node / value:.2f}",
+            "yes" if digests[way] == digests[ONE_PROCESS] else "no",
+        ]
         for way, value in seconds.items()
     }
     lines = [
-        f"A study of {FOLDS * SEEDS} runs on {args.rows:,} rows of SST-2 with {args.model}, one thread for each "
-        "run, one round:",
+        f"A study of {FOLDS * SEEDS} runs on {args.rows:,} rows of SST-2 with {args.model}, one thread for "
+        "each run, one round:",
         "",
         *format_table(["seconds", "times one node", "weights of one process"], table),
         "",

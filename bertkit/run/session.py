@@ -326,7 +326,8 @@ class Session:
     def resume_hint(self) -> str:
         """Hint for messages: the command that resumes the run."""
         name, config = self.prepared.task.definition.name, self.prepared.config
-        return f"resume with: {format_resume_command(name, self.folder, config)}"
+        where = " on each machine" if distributed.has_several_hosts() else ""
+        return f"resume{where} with: {format_resume_command(name, self.folder, config)}"
 
     def _fit_head(self) -> dict[str, Any]:
         """Fit the head of an encoder that is not trained, and return the section "training"."""

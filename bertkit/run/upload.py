@@ -115,9 +115,14 @@ def upload_run(task: str, folder: Path, config: RunConfig) -> None:
 
 
 def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
-    """Return the command that resumes an unfinished run, or uploads a finished run."""
+    """Return the command that resumes an unfinished run, or uploads a finished run.
+
+    On several machines, the command starts torchrun, and has to be run on each of them.
+    """
     arguments = ["bertkit", task, "--resume", "--output-dir", str(folder)]
-    if distributed.get_world_size() > 1:
+    if distributed.has_several_hosts():
+        arguments = [*distributed.get_torchrun_command(), "-m", *arguments]
+    elif distributed.get_world_size() > 1:
         arguments += ["--nproc", str(distributed.get_world_size())]
     for value in config.metric:
         arguments += ["--metric", value]

@@ -64,6 +64,16 @@ def has_several_hosts() -> bool:
     return read_int("LOCAL_WORLD_SIZE", world_size) < world_size
 
 
+def get_torchrun_command() -> list[str]:
+    """Return the start of the command that each machine runs to start the same number of processes."""
+    processes = read_int("LOCAL_WORLD_SIZE", 1)
+    return [
+        "torchrun", "--nnodes", str(get_launched_world_size() // processes),
+        "--nproc-per-node", str(processes), "--rdzv-backend", "c10d",
+        "--rdzv-endpoint", os.environ["MASTER_ADDR"],
+    ]  # fmt: skip
+
+
 def name_host(error: UserError) -> UserError:
     """Add the name of this machine to an error of a run on several machines: others may not have it."""
     if has_several_hosts():

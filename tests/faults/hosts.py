@@ -7,6 +7,7 @@ cable. This needs root on Linux; elsewhere, nothing is tested.
 """
 
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -64,7 +65,7 @@ def kill_host(host: str) -> None:
 
 
 class Cluster:
-    """A run of torchrun with one process on each host."""
+    """A run of torchrun with one process on each host; the arguments are those of bertkit or of torchrun."""
 
     def __init__(
         self, folder: Path, arguments: Sequence[str], mount: tuple[Path, Path] | None = None
@@ -78,11 +79,14 @@ class Cluster:
     def _start(
         self, number: int, arguments: Sequence[str], mount: tuple[Path, Path] | None
     ) -> subprocess.Popen:
-        torchrun = [
-            sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1",
-            "--node-rank", str(number), "--master-addr", ADDRESSES[0], "--master-port", MASTER_PORT,
-            "-m", "bertkit", *arguments,
-        ]  # fmt: skip
+        torchrun = [sys.executable, "-m", "torch.distributed.run"]
+        if arguments[0] == "torchrun":
+            torchrun += arguments[1:]
+        else:
+            torchrun += [
+                "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(number),
+                "--master-addr", ADDRESSES[0], "--master-port", MASTER_PORT, "-m", "bertkit", *arguments,
+            ]  # fmt: skip
         before = f"mount --bind '{mount[0]}' '{mount[1]}' && " if mount else ""
         script = f'hostname {HOSTS[number]} && {before}exec "$@"'
         command = [
@@ -192,6 +196,16 @@ def run_cases(folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
         parts = [describe_difference(name) for name in ("killed", "killed, then one")]
         return f"{outcome}; resumed on two hosts, {parts[0]}; resumed on one, {parts[1]}"
 
+    def stop_and_resume_as_printed() -> str:
+        cluster = start("stopped", "--max-steps", "400", "--save-steps", "100")
+        cluster.wait_for_checkpoint(runs / "stopped")
+        cluster.processes[1].terminate()
+        outcome = check_errors(cluster.wait(), "resume on each machine with: torchrun")
+        command = shlex.split(outcome.rpartition("with: ")[2].rstrip("`"))
+        statuses, errors, _ = Cluster(folder, command).wait()
+        assert (statuses, errors) == ([0, 0], []), errors
+        return f"{outcome}, which finishes the run"
+
     def pull_the_cable() -> str:
         cluster = start("cable", "--max-steps", "100000")
         cluster.wait_for_checkpoint(runs / "cable")
@@ -219,6 +233,7 @@ def run_cases(folder: Path) -> Iterator[tuple[str, Callable[[], str]]]:
 
     yield "training on two hosts", train_on_two_hosts
     yield "`kill -9` of all processes of a host", kill_and_resume
+    yield "SIGTERM to torchrun on a host", stop_and_resume_as_printed
     yield "the data is missing on a host", hide_the_data
     yield "a host has other data", change_the_data
     yield "the run directory is not shared", hide_the_run_directory
