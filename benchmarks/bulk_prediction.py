@@ -26,6 +26,14 @@ from docs_page import format_table
 from harness import ROOT, describe_machine, publish
 from text_datasets import draw_rows
 
+PROCESSES = len(os.sched_getaffinity(0))
+# the title of each way, its flags, and the threads of a process; None for all cores
+WAYS: dict[str, tuple[str, list[str], int | None]] = {
+    "thread": ("one process, one thread", [], 1),
+    "cores": ("one process, all cores", [], None),
+    "nproc": (f"--nproc {PROCESSES}, one thread each", ["--nproc", str(PROCESSES)], 1),
+    "ray": ("--ray local, one thread each", ["--ray", "local"], 1),
+}
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS")
 
 
@@ -36,21 +44,10 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("BERTKIT_DATA_DIR"))
     parser.add_argument("--rows", type=int, default=1_000_000, help="rows of a linear model")
     parser.add_argument("--encoder-rows", type=int, default=100_000, help="rows of a model with an encoder")
-    parser.add_argument("--processes", type=int, default=len(os.sched_getaffinity(0)))
-    parser.add_argument("--ray", action="store_true", help="also with --ray local")
+    parser.add_argument("--ways", nargs="+", choices=WAYS, default=[name for name in WAYS if name != "ray"])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
     return parser.parse_args(argv)
-
-
-def list_ways(processes: int, with_ray: bool) -> dict[str, tuple[list[str], int | None]]:
-    """Return the flags of each way, and the threads of a process; None for all cores."""
-    ways: dict[str, tuple[list[str], int | None]] = {
-        "one process, one thread": ([], 1),
-        "one process, all cores": ([], None),
-        f"--nproc {processes}, one thread each": (["--nproc", str(processes)], 1),
-    }
-    return ways | ({"--ray local, one thread each": (["--ray", "local"], 1)} if with_ray else {})
 
 
 def time_predict(run: str, data: Path, flags: list[str], threads: int | None) -> tuple[float, str]:
@@ -81,7 +78,7 @@ def main(argv: list[str] | None = None) -> None:
     args = parse_args(argv)
     pairs, _ = draw_rows("SST-2", args.data_dir, 0, 60_000, 0)
     texts = [text for text, _ in pairs]
-    ways = list_ways(args.processes, args.ray)
+    ways = {title: (flags, threads) for title, flags, threads in (WAYS[name] for name in args.ways)}
     lines: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         single = write_rows(Path(scratch) / "single.jsonl", texts, 1)
