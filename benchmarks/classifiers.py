@@ -58,7 +58,7 @@ class Rows:
     labels: list[str]
     seed: int
     folder: Path
-    encoder: Path
+    model: str
     max_length: int
     setfit_steps: int | None
 
@@ -90,13 +90,13 @@ def make_records(rows: Rows) -> list[dict[str, str]]:
     return [{"text": text, "label": label} for text, label in zip(rows.texts, rows.labels, strict=True)]
 
 
-def train_bertkit(**settings: Any) -> Callable[..., Predict]:
-    """Return a system that runs `bertkit.classify` with these settings."""
+def train_bertkit(*settings_of_rows: str, **settings: Any) -> Callable[..., Predict]:
+    """Return a system that runs `bertkit.classify` with these settings, and those of the rows."""
 
     def train(rows: Rows) -> Predict:
         run = bertkit.classify(
-            data=make_records(rows), model=str(rows.encoder), seed=rows.seed,
-            max_length=rows.max_length, output_dir=str(rows.folder / "run"), **settings,
+            data=make_records(rows), seed=rows.seed, output_dir=str(rows.folder / "run"), **settings,
+            **{name: getattr(rows, name) for name in settings_of_rows},
         )  # fmt: skip
         predictor = bertkit.load(run.output_dir)
 
@@ -130,14 +130,14 @@ def train_model2vec(rows: Rows) -> Predict:
     """Distill static vectors from the encoder, as model2vec does, and fit a logistic regression."""
     from model2vec.distill import distill
 
-    vectors = distill(str(rows.encoder), pca_dims=256)
+    vectors = distill(rows.model, pca_dims=256)
     return fit_head(vectors.encode, rows)
 
 
 def train_sentence_transformers(rows: Rows) -> Predict:
     from sentence_transformers import SentenceTransformer
 
-    encoder = SentenceTransformer(str(rows.encoder), device="cpu")
+    encoder = SentenceTransformer(rows.model, device="cpu")
     encoder.max_seq_length = rows.max_length
     return fit_head(lambda texts: encoder.encode(texts, show_progress_bar=False), rows)
 
@@ -146,7 +146,7 @@ def train_setfit(rows: Rows) -> Predict:
     from datasets import Dataset
     from setfit import SetFitModel, Trainer, TrainingArguments
 
-    model = SetFitModel.from_pretrained(str(rows.encoder))
+    model = SetFitModel.from_pretrained(rows.model)
     model.model_body.max_seq_length = rows.max_length
     arguments = TrainingArguments(
         output_dir=str(rows.folder), seed=rows.seed, report_to="none", save_strategy="no",
@@ -169,7 +169,7 @@ def train_with_trainer(rows: Rows) -> Predict:
     )
 
     set_seed(rows.seed)
-    path, classes = str(rows.encoder), sorted(set(rows.labels))
+    path, classes = rows.model, sorted(set(rows.labels))
     tokenizer = AutoTokenizer.from_pretrained(path)
     model = AutoModelForSequenceClassification.from_pretrained(path, num_labels=len(classes))
 
@@ -195,12 +195,13 @@ def train_with_trainer(rows: Rows) -> Predict:
     return predict
 
 
+ENCODER_SETTINGS = ("model", "max_length")
 OURS: dict[str, Callable[..., Predict]] = {
     "tfidf-chars": train_bertkit(method="tfidf-chars"),
-    "hybrid": train_bertkit(method="hybrid"),
-    "linear-probe": train_bertkit(method="linear-probe"),
-    "finetune": train_bertkit(),
-    "contrastive": train_bertkit(method="contrastive"),
+    "hybrid": train_bertkit("model", method="hybrid"),
+    "linear-probe": train_bertkit(*ENCODER_SETTINGS, method="linear-probe"),
+    "finetune": train_bertkit(*ENCODER_SETTINGS),
+    "contrastive": train_bertkit(*ENCODER_SETTINGS, method="contrastive"),
 }
 PEERS: dict[str, Callable[..., Predict]] = {
     "scikit-learn": train_sklearn,
@@ -245,9 +246,9 @@ def measure(dataset: str, system: str, seed: int, args: argparse.Namespace) -> d
     path = args.work / f"{name}, {args.test_rows} test rows.json"
     if not path.exists():
         train, test = draw(dataset, seed, args)
-        folder, encoder = Path(tempfile.mkdtemp()), find_model(args.model).folder
+        folder, model = Path(tempfile.mkdtemp()), str(find_model(args.model).folder)
         texts, labels = map(list, zip(*train, strict=True))
-        rows = Rows(texts, labels, seed, folder, encoder, args.max_length, args.setfit_steps)
+        rows = Rows(texts, labels, seed, folder, model, args.max_length, args.setfit_steps)
         with silence_libraries(), silence_reports():
             started = time.perf_counter()
             predict = SYSTEMS[system](rows)
