@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from docs_page import format_table
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 from text_datasets import draw_rows
 
 FOLDS, SEEDS = 4, 2
@@ -40,7 +40,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("BERTKIT_DATA_DIR"))
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--rows", type=int, default=600)
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 
@@ -68,7 +68,9 @@ def kill_in_the_middle(cluster: Any, node: Any, study: Path) -> None:
     print(f"killed a node after {count_finished(study)} runs", file=sys.stderr)
 
 
-def time_study(data: Path, model: str, study: Path, flags: Sequence[str], environment: dict[str, str]) -> float:
+def time_study(
+    data: Path, model: str, study: Path, flags: Sequence[str], environment: dict[str, str]
+) -> float:
     """Return the seconds of the command."""
     command = [
         *(sys.executable, "-m", "bertkit", "study", "classify", "--data", str(data), "--model", model),
@@ -119,7 +121,11 @@ def main(argv: list[str] | None = None) -> None:
             print(f"{way}: {seconds[way]:.0f} s", file=sys.stderr)
     one_node = seconds["Ray, one node"]
     table = {
-        way: [f"{value:.0f}", f"{one_node / value:.2f}", "yes" if digests[way] == digests[ONE_PROCESS] else "no"]
+        way: [
+            f"{value:.0f}",
+            f"{one_node / value:.2f}",
+            "yes" if digests[way] == digests[ONE_PROCESS] else "no",
+        ]
         for way, value in seconds.items()
     }
     lines = [
