@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from bertkit.models.cpu import attend_with_dropout
-from harness import compute_median_ratio, format_report, publish
+from harness import OUT_HELP, compute_median_ratio, format_report, publish
 from ner_data import time_alternating
 
 DROPOUT = 0.1
@@ -99,7 +99,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=7, help="medians are shown")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

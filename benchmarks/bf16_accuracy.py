@@ -1,10 +1,11 @@
 """Compare the scores of training in bf16 and in fp32 on a CPU, with the same seeds.
 
-    python benchmarks/bf16_accuracy.py --data-dir DATA --seeds 5 --write
+    python benchmarks/bf16_accuracy.py --data-dir DATA --seeds 5 --out docs/benchmarks/bf16.json
 
 Each run is a bertkit command in a separate process. bertkit scores in fp32 in both cases, so that only
 training differs. The table has the mean difference over the seeds, with its 95 % interval (paired t-test).
-Progress goes to standard error, the table to standard output; --write puts it into docs/benchmarks.md.
+Progress goes to standard error, the table to standard output; --out adds it to the measurements of
+docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from docs_page import format_table, replace_section
-from harness import System, describe_machine, find_packaged_model, publish, run_system
+from docs_page import format_table
+from harness import OUT_HELP, System, describe_machine, find_packaged_model, publish, run_system
 
 FORMATS = {"bf16": "--bf16", "fp32": "--no-bf16"}
 COLUMNS = ["bf16", "fp32", "drop, points", "95 % interval", "p"]
@@ -63,8 +64,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--work", nargs="+", choices=list(DATASETS), default=list(DATASETS))
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds: 1, 2, ...")
     parser.add_argument("--options", default="", help="further options of bertkit: --options='--max-steps 2'")
-    parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
-    parser.add_argument("--write", action="store_true", help="write the table to docs/benchmarks.md")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     args = parser.parse_args(argv)
     if args.seeds < 2:
         parser.error("--seeds must be at least 2, for an interval")
@@ -133,8 +133,6 @@ def main(argv: list[str] | None = None) -> None:
     report = [*format_table(COLUMNS, rows), *list_scores(results), "", *describe_machine()]
     text = "\n".join([*report, "", "```sh", command, "```"]) + "\n"
     publish(text, args.out)
-    if args.write:
-        replace_section("bf16", text)
 
 
 if __name__ == "__main__":

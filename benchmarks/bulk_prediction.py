@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 
 from docs_page import format_table
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 from text_datasets import draw_rows
 
 PROCESSES = len(os.sched_getaffinity(0))
@@ -46,7 +46,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--encoder-rows", type=int, default=100_000, help="rows of a model with an encoder")
     parser.add_argument("--ways", nargs="+", choices=WAYS, default=[name for name in WAYS if name != "ray"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

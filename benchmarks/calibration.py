@@ -30,7 +30,7 @@ import numpy as np
 
 from bertkit.errors import UserError
 from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 
 PAGE = ROOT / "docs" / "calibrate.md"
 COLUMNS = [
@@ -75,7 +75,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=float, default=2)
     parser.add_argument("--fold-models", type=int, default=0, help="models of the ensemble; 0: no ensemble")
     parser.add_argument("--runs", type=Path, help="directory of the models, to continue or to repeat")
-    parser.add_argument("--out", type=Path, help="write the tables to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the tables to docs/calibrate.md")
     return parser.parse_args(argv)
 

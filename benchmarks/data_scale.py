@@ -31,6 +31,7 @@ from typing import Any
 import review_data
 from docs_page import format_table
 from harness import (
+    OUT_HELP,
     System,
     find_packaged_model,
     format_commands,
@@ -108,7 +109,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--cores", type=int, default=2, help="number of CPU cores to use, if the system supports it"
     )
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     args = parser.parse_args(argv)
     validate_model(parser, args)
     try:

@@ -40,7 +40,7 @@ from bertkit.tasks import task_definition
 from bertkit.training.trainer import BertkitTrainer
 from bertkit.utils.reporting import silence_libraries, silence_reports
 from docs_page import format_table
-from harness import describe_machine, publish
+from harness import OUT_HELP, describe_machine, publish
 from text_datasets import DATASETS as TEXT_DATASETS
 from text_datasets import draw_rows
 
@@ -124,7 +124,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--choosing", nargs="+", choices=CHOOSING, default=list(CHOOSING))
     parser.add_argument("--confirming", nargs="*", choices=CONFIRMING, default=list(CONFIRMING))
-    parser.add_argument("--out", type=Path, help="write the tables to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

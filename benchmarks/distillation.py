@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 
 if TYPE_CHECKING:
     from bertkit.stats.significance import Scorer
@@ -104,7 +104,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--unlabeled-rows", type=int, help="rows without labels of a further student")
     parser.add_argument("--latency-rows", type=int, default=200)
     parser.add_argument("--output-dir", type=Path, help="keep the models here, and train only missing ones")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the report to docs/distill.md")
     return parser.parse_args(argv)
 

@@ -1,17 +1,29 @@
-"""Write results to docs/benchmarks.md, and draw its charts."""
+"""Write results to the pages of the documentation.
+
+    python benchmarks/docs_page.py
+
+replaces the tables of docs/benchmarks.md by those of the measurements in docs/benchmarks/. The benchmarks
+append to these files: `--out docs/benchmarks/training.json`.
+"""
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 from harness import ROOT
 
 PAGE = ROOT / "docs" / "benchmarks.md"
-IMAGES = ROOT / "docs" / "images"
-STYLESHEET = ROOT / "bertkit" / "reports" / "templates" / "page.css"
+MEASUREMENTS = ROOT / "docs" / "benchmarks"  # a file of measurements for each section of the page
+MAX_SLOWDOWN = 0.05
+RATE = re.compile(r"/s\b")
+DURATION = re.compile(r"(?<!['/])\b(?:s|ms|µs|min)\b")
+Measurement = Mapping[str, Any]  # as harness.read_report returns it
+Table = Mapping[str, Any]
 
 
 def format_table(columns: Sequence[str], rows: Mapping[str, Sequence[str]]) -> list[str]:
@@ -35,105 +47,108 @@ def replace_section(name: str, text: str, page: Path = PAGE) -> None:
     page.write_text(f"{before}{begin}{text.strip()}\n{end}{rest.split(end)[1]}", "utf-8")
 
 
-def draw_bars(title: str, groups: Mapping[str, Mapping[str, float]]) -> str:
-    """Draw a bar chart with a group per workload, as SVG with light and dark colors.
-
-    Args:
-        groups: workload -> system -> speed relative to the baseline, whose bar ends at 1.
-    """
-    from bertkit.charts import ACCENT, GRID, INK, LINE_COLORS, MUTED, WIDTH
-
-    sizes = [len(group) for group in groups.values()]
-    height = 24 * sum(sizes) + 34 * len(sizes) + 10
-    limit = 1.15 * max(value for group in groups.values() for value in group.values())
-
-    def draw(axes: Any) -> None:
-        for panel, (name, group) in zip([axes] if len(groups) == 1 else axes, groups.items(), strict=True):
-            colors = [ACCENT if label.startswith("bertkit") else LINE_COLORS[4] for label in group]
-            panel.barh(range(len(group)), list(group.values()), color=colors, height=0.62)
-            for place, value in enumerate(group.values()):
-                panel.text(value + 0.02 * limit, place, f"{value:.2f}", va="center", fontsize=9.5)
-            panel.axvline(1, color=MUTED, linewidth=1, dashes=(4, 3))
-            panel.set_title(name, loc="left", fontsize=10.5, color=INK)
-            panel.set(xlim=(0, limit), ylim=(len(group) - 0.5, -0.5))
-            panel.set_yticks(range(len(group)), list(group), fontsize=9.5)
-            panel.tick_params(axis="y", labelcolor=INK)
-            panel.tick_params(axis="x", labelbottom=False)
-            panel.spines[:].set_color(GRID)
-        longest = max(len(label) for group in groups.values() for label in group)
-        edge = 22 / height
-        figure = panel.figure
-        figure.subplots_adjust(left=(12 + 5.1 * longest) / WIDTH, top=1 - edge, bottom=edge / 3, hspace=0.35)
-
-    return _render(title, draw, sizes, height)
+# ---- the page of benchmarks
 
 
-def draw_stacked_bars(
-    title: str, panels: Mapping[str, Mapping[str, Mapping[str, float]]], parts: Sequence[str]
-) -> str:
-    """Draw stacked bars with a panel per workload, as SVG with light and dark colors.
-
-    Each panel has its own scale, in which the longest bar has length 1. The sum is printed next to each bar.
-
-    Args:
-        panels: workload -> bar -> part -> value.
-        parts: The parts, in the order in which they are stacked.
-    """
-    from bertkit.charts import GRID, INK, LINE_COLORS, MUTED, WIDTH
-
-    colors = dict(zip(parts, [*LINE_COLORS, MUTED, GRID, INK], strict=True))
-    sizes = [len(bars) for bars in panels.values()]
-    legend_height = 15 * ((len(parts) + 1) // 2) + 8
-    height = 24 * sum(sizes) + 34 * len(sizes) + 10 + legend_height
-
-    def draw(axes: Any) -> None:
-        for panel, (name, bars) in zip([axes] if len(panels) == 1 else axes, panels.items(), strict=True):
-            _stack_bars(panel, bars, colors)
-            panel.set_title(name, loc="left", fontsize=10.5, color=INK)
-            panel.set(xlim=(0, 1.12), ylim=(len(bars) - 0.5, -0.5))
-            panel.set_yticks(range(len(bars)), list(bars), fontsize=9.5)
-            panel.tick_params(axis="y", labelcolor=INK)
-            panel.tick_params(axis="x", labelbottom=False)
-            panel.spines[:].set_color(GRID)
-        longest = max(len(label) for bars in panels.values() for label in bars)
-        top = 1 - (legend_height + 22) / height
-        panel.figure.subplots_adjust(
-            left=(12 + 5.1 * longest) / WIDTH, top=top, bottom=7 / height, hspace=0.6
-        )
-        handles, labels = panel.get_legend_handles_labels()
-        panel.figure.legend(handles, labels, loc="upper left", ncols=2, fontsize=9, borderaxespad=0.2)
-
-    return _render(title, draw, sizes, height)
+def format_section(name: str, measurements: Sequence[Measurement]) -> str:
+    """Return the newest tables of a file of measurements, with their machines and commands."""
+    newest = [
+        (measured, table, find_table(reversed(measurements[:position]), measured, table))
+        for position, measured in enumerate(measurements)
+        for table in measured["tables"]
+        if find_table(measurements[position + 1 :], measured, table) is None
+    ]
+    lines: list[str] = []
+    for (about, facts), block in groupby(newest, lambda each: (each[0]["about"], format_facts(each[0]))):
+        entries = list(block)
+        commands = dict.fromkeys(command for measured, _, _ in entries for command in measured["commands"])
+        lines += [about, ""] if about else []
+        for columns, group in groupby(entries, lambda each: each[1]["columns"]):
+            lines += [*format_tables(columns, [(table, earlier) for _, table, earlier in group]), ""]
+        lines += [f"{facts}:", "", "```sh", *commands, "```", ""]
+    return "\n".join([*lines, f"[All numbers as JSON](benchmarks/{name}.json)"])
 
 
-def _stack_bars(panel: Any, bars: Mapping[str, Mapping[str, float]], colors: Mapping[str, str]) -> None:
-    """Draw the stacked bars of a workload, with the sum at the end of each bar."""
-    totals = [sum(bar.values()) for bar in bars.values()]
-    starts = [0.0] * len(bars)
-    for part, color in colors.items():
-        values = [bar[part] / max(totals) for bar in bars.values()]
-        panel.barh(range(len(bars)), values, left=starts, color=color, height=0.62, label=part)
-        starts = [start + value for start, value in zip(starts, values, strict=True)]
-    for place, (end, total) in enumerate(zip(starts, totals, strict=True)):
-        panel.text(end + 0.01, place, f"{total:.0f}", va="center", fontsize=9.5)
+def find_table(measurements: Iterable[Measurement], measured: Measurement, table: Table) -> Table | None:
+    """Return the first table with the same title, commands and machine."""
+    for other in measurements:
+        if all(other[key] == measured[key] for key in ("machine", "commands")):
+            for found in other["tables"]:
+                if found["title"] == table["title"]:
+                    return dict(found)
+    return None
 
 
-def _render(title: str, draw: Callable[[Any], None], sizes: Sequence[int], height: int) -> str:
-    """Render a chart as a standalone SVG with its own colors."""
-    from bertkit.charts import WIDTH, render_chart
-
-    svg = str(render_chart(title, draw, height_ratios=sizes, height=height).svg)
-    svg_tag = f"<svg xmlns:xlink='http://www.w3.org/1999/xlink' width='{2 * WIDTH}' height='{2 * height}'"
-    svg = re.sub(r' xmlns:xlink="[^"]*"', "", svg, count=1).replace("<svg", svg_tag, 1)
-    return re.sub(r"(<svg[^>]*>)", lambda match: f"{match[0]}{_colors()}", svg, count=1)
+def format_facts(measured: Measurement) -> str:
+    """Return where and when something was measured."""
+    return ", ".join(measured[key] for key in ("machine", "versions", "date", "commit") if measured[key])
 
 
-def _colors() -> str:
-    """Return the colors of report.html, light and dark, for a standalone picture."""
-    declared = re.findall(r"(--\w+: (?:light-dark|var)\(.*?\);)", STYLESHEET.read_text("utf-8"))
-    light, dark = (
-        "".join(re.sub(r"light-dark\((.*?), (.*?)\)", rf"\{side}", line) for line in declared)
-        for side in (1, 2)
+def format_tables(columns: Sequence[str], tables: Sequence[tuple[Table, Table | None]]) -> list[str]:
+    """Join tables with the same columns, each with an earlier one to compare with, to a Markdown table."""
+    rows = []
+    for table, earlier in tables:
+        title = [f"**{table['title']}**", *[""] * (len(columns) - 1)]
+        rows += [*([title] if table["title"] else []), *format_rows(table, earlier)]
+    numeric = map(
+        any, zip(*(map(is_number, row) for table, _ in tables for row in table["rows"]), strict=True)
     )
-    letters = "font-family:system-ui,sans-serif"
-    return f"<style>svg{{{light}{letters}}}@media(prefers-color-scheme:dark){{svg{{{dark}}}}}</style>"
+    alignments = ["---:" if is_numeric else "---" for is_numeric in numeric]
+    return [f"| {' | '.join(cells)} |" for cells in (columns, alignments, *rows)]
+
+
+def format_rows(table: Table, earlier: Table | None) -> list[list[str]]:
+    """Format the numbers of a column with the same number of decimals, and mark those that are slower."""
+    before: dict[tuple[tuple[str, ...], str], Any] = {}
+    if earlier:
+        for row in earlier["rows"]:
+            before |= {
+                (get_row_name(row), column): cell
+                for column, cell in zip(earlier["columns"], row, strict=True)
+            }
+    names = [get_row_name(row) for row in table["rows"]]
+    formatted = []
+    for column, *cells in zip(table["columns"], *table["rows"], strict=True):
+        decimals = max((len(str(cell).partition(".")[2]) for cell in cells if is_number(cell)), default=0)
+        formatted.append(
+            [
+                f"{cell:,.{decimals}f}{mark_slower(column, cell, before.get((name, column)))}"
+                if is_number(cell)
+                else cell
+                for name, cell in zip(names, cells, strict=True)
+            ]
+        )
+    return [list(row) for row in zip(*formatted, strict=True)]
+
+
+def mark_slower(column: str, cell: Any, earlier: Any) -> str:
+    """Return a mark if a time is longer, or a rate lower, by more than 5 %."""
+    if not (is_number(cell) and is_number(earlier) and cell and earlier):
+        return ""
+    if RATE.search(column):
+        slowdown = 1 - cell / earlier
+    elif DURATION.search(column):
+        slowdown = cell / earlier - 1
+    else:
+        return ""
+    return f" ({slowdown:.0%} slower)" if slowdown > MAX_SLOWDOWN else ""
+
+
+def get_row_name(row: Sequence[Any]) -> tuple[str, ...]:
+    """Return the cells of a row that are not measured."""
+    return tuple(cell for cell in row if not is_number(cell))
+
+
+def is_number(cell: Any) -> bool:
+    """Return whether a cell is a number."""
+    return isinstance(cell, int | float)
+
+
+def main() -> None:
+    """Replace the tables of the page by those of the files."""
+    for file in sorted(MEASUREMENTS.glob("*.json")):
+        replace_section(file.stem, format_section(file.stem, json.loads(file.read_text("utf-8"))))
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ import torch
 
 from bertkit.run.prepare import prepare
 from bertkit.tasks.pretrain.config import PretrainConfig
-from harness import format_report, list_rounds, publish
+from harness import OUT_HELP, format_report, list_rounds, publish
 
 BATCH_SIZE = 64
 
@@ -28,7 +28,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data", default="imdb", help="the text (default: imdb)")
     parser.add_argument("--max-length", type=int, default=128, help="maximum tokens per pair (default: 128)")
     parser.add_argument("--rounds", type=int, default=3, help="number of epochs; the report shows medians")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

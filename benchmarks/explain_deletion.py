@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 
 PAGE = ROOT / "docs" / "predict.md"
 INTRODUCTION = """`benchmarks/explain_deletion.py` tests whether the words with high attributions matter to
@@ -41,7 +41,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=200, help="texts to explain")
     parser.add_argument("--random", type=int, default=5, help="random deletions per text")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the table to docs/predict.md")
     return parser.parse_args(argv)
 

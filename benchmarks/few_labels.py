@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from docs_page import format_table
-from harness import describe_machine, publish
+from harness import OUT_HELP, describe_machine, publish
 
 COLUMNS = ["accuracy", "95 % interval", "contrastive minus this", "95 % interval", "seconds"]
 REFERENCE, ADAPTED = "contrastive", "contrastive, continued pre-training"
@@ -75,7 +75,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--adapted", help="a run of continued pre-training to start from as well")
     parser.add_argument("--test-rows", type=int, default=1000)
-    parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     args = parser.parse_args(argv)
     args.models = dict.fromkeys(args.methods, args.model) | ({ADAPTED: args.adapted} if args.adapted else {})
     return args

@@ -1,6 +1,6 @@
 """Measure pre-training and fine-tuning of BERT and ModernBERT on a GPU, in bertkit and in a plain Trainer.
 
-    python benchmarks/gpu.py --write
+    python benchmarks/gpu.py --out docs/benchmarks/gpu.json
     python benchmarks/gpu.py --quick
     python benchmarks/gpu.py --small
 
@@ -10,7 +10,7 @@ ModernBERT-base with 1,024 and 8,192 tokens: each precision, and the fastest one
 setup runs in a separate process with a time limit. Weights are random and texts are synthetic, so nothing is
 downloaded. --quick measures BERT-BASE in bf16 only. Without a CUDA device,
 or with --small, tiny models are used. Progress goes to standard error, the
-tables to standard output; --write puts them into docs/benchmarks.md.
+tables to standard output; --out adds them to the measurements of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from typing import Any
 import torch
 
 from bertkit.utils.devices import is_bf16_faster
-from docs_page import format_table, replace_section
+from docs_page import format_table
 from gpu_checks import format_checks
 from gpu_step import BERTKIT, COMMANDS, SHORT_TEXTS, TRAINER, Measurements, Setup
-from harness import describe_machine
+from harness import OUT_HELP, describe_machine, publish
 
 SCRIPT = Path(__file__).resolve().with_name("gpu_step.py")
 CHECK_SCRIPT = SCRIPT.with_name("gpu_checks.py")
@@ -49,7 +49,7 @@ OPTIONS = [
     ("compile",), ("pack",), ("pack", "no_attention_dropout"), ("compile", "pack", "no_attention_dropout"),
     ("gradient_checkpointing",),
 ]  # fmt: skip
-COLUMNS = ["ms/step", "sequences/s", "times Trainer's", "tokens/s", "MFU", "peak MB"]
+COLUMNS = ["ms/step", "sequences/s", "times Trainer's", "tokens/s", "MFU, %", "peak MB"]
 Results = Mapping[Setup, Measurements | str]
 
 
@@ -65,15 +65,13 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="BERT-BASE in bf16 only")
     parser.add_argument("--rows", type=int, help="examples per batch, instead of --tokens")
     parser.add_argument("--small", action="store_true", help="a tiny model, 3 steps (default without a GPU)")
-    parser.add_argument("--write", action="store_true", help="write the tables to docs/benchmarks.md")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     args = parser.parse_args(argv)
     args.small = args.small or not torch.cuda.is_available()
     if not list_cases(args):
         parser.error("no workload has this size and length; the cases are: " + "; ".join(
             f"{work}, {size}, {length}" for work, size, length in CASES
         ))  # fmt: skip
-    if args.small and args.write:
-        parser.error("--write is for a GPU and models of real size")
     return args
 
 
@@ -190,7 +188,7 @@ def format_cells(setup: Setup, measurements: Measurements | str, results: Result
     stock = results.get(dataclasses.replace(setup, system=TRAINER, options=()))
     speed = measurements.sequences_per_second
     ratio = f"{speed / stock.sequences_per_second:.2f}" if isinstance(stock, Measurements) else ""
-    mfu, memory = f"{measurements.mfu:.1%}", f"{measurements.peak_memory_mb:,.0f}"
+    mfu, memory = f"{100 * measurements.mfu:.1f}", f"{measurements.peak_memory_mb:,.0f}"
     return [
         f"{measurements.step_ms:.1f}",
         f"{speed:,.1f}",
@@ -237,10 +235,7 @@ def main(argv: list[str] | None = None) -> None:
         results[setup] = measure_in_subprocess(setup, args.limit)
         print(f"  {results[setup]}", file=sys.stderr, flush=True)
     checks = check_in_subprocess(list(results), 2 * args.limit)
-    report = format_text(args, results, checks)
-    print(report, end="")
-    if args.write:
-        replace_section("gpu", report)
+    publish(format_text(args, results, checks), args.out)
 
 
 if __name__ == "__main__":

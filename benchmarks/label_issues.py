@@ -31,7 +31,7 @@ import bertkit
 from bertkit.data.sources import load_dataset
 from bertkit.stats.significance import compute_wilson_interval
 from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 from label_ranking import DATASETS
 
 NUM_FOLDS, NUM_SEEDS = {"study": 5, "ladder": 3}, 2
@@ -52,7 +52,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--epochs", type=float, default=2, help="of fine-tuning")
     parser.add_argument("--only", nargs="*", metavar="SET", help=f"some of {', '.join(SETS)}")
     parser.add_argument("--work", type=Path, default=Path("label_issues_benchmark"))
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the report to docs/label-issues.md")
     return parser.parse_args(argv)
 

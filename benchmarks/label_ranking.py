@@ -38,7 +38,7 @@ from bertkit.models.encoder import FrozenEncoder
 from bertkit.stats.calibration import Decisions
 from bertkit.stats.linear_probe import fit_linear_layer
 from docs_page import format_table
-from harness import describe_machine, publish
+from harness import OUT_HELP, describe_machine, publish
 
 START, STEP = 50, 50  # random rows at the beginning, and rows of a round
 MAX_POOL, MAX_TEST = 10_000, 3_000
@@ -282,7 +282,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--finetune", action="store_true", help="run the commands, not a linear layer")
     parser.add_argument("--epochs", type=float, default=10, help="with --finetune")
     parser.add_argument("--ranked-rows", type=int, help="stop earlier with the strategy `rank`")
-    parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

@@ -22,7 +22,7 @@ from typing import Any
 import bertkit
 from bertkit.data.sources import load_dataset
 from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 
 PAGE = ROOT / "docs" / "calibrate.md"
 COLUMNS = ["macro_f1, 0.5", "macro_f1, fitted", "micro_f1, 0.5", "micro_f1, fitted"]
@@ -37,7 +37,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds: 1, 2, ...")
     parser.add_argument("--rows", type=int, help="rows of each split (default: all)")
     parser.add_argument("--epochs", type=float, default=4)
-    parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the table to docs/calibrate.md")
     return parser.parse_args(argv)
 

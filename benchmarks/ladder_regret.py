@@ -24,7 +24,7 @@ import numpy as np
 
 import bertkit
 from docs_page import format_table
-from harness import describe_machine, publish
+from harness import OUT_HELP, describe_machine, publish
 from text_datasets import DATASETS, draw_rows
 
 SIZES = (64, 500)
@@ -44,7 +44,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--margin", type=float, default=1.0)
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--models", default="minilm")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

@@ -34,7 +34,7 @@ from bertkit.models.loading import find_model
 from bertkit.stats.baseline_models import WORD_PATTERN
 from bertkit.stats.linear_probe import fit_linear_layer
 from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 from text_datasets import DATASETS, Pairs, draw_rows
 
 WORDS, CHARACTERS, VECTORS = "words", "characters", "vectors"
@@ -71,7 +71,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--test-rows", type=int, default=3_000, help="most scored rows")
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--model", default="minilm")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the tables to docs/linear-models.md")
     return parser.parse_args(argv)
 

@@ -26,7 +26,7 @@ from typing import Any
 
 import synthetic
 from docs_page import format_table
-from harness import System, describe_machine, find_packaged_model, publish, run_system
+from harness import OUT_HELP, System, describe_machine, find_packaged_model, publish, run_system
 from process_memory import run_sampled
 
 METHODS: dict[str, tuple[str, ...]] = {"full fine-tuning": (), "LoRA": ("--lora", "RANK")}
@@ -44,7 +44,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rank", type=int, default=8)
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 1, 2, ...")
     parser.add_argument("--options", default="", help="further options of bertkit: --options='--no-bf16'")
-    parser.add_argument("--out", type=Path, help="write the tables to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

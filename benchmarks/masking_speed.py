@@ -24,7 +24,7 @@ from tokenizers import Tokenizer, models
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
 from bertkit.data.masking import MlmCollator, TokenMasker
-from harness import SEED, compute_median_ratio, format_report, list_rounds, publish
+from harness import OUT_HELP, SEED, compute_median_ratio, format_report, list_rounds, publish
 from ner_data import time_alternating
 
 BATCH_SIZE, LENGTH, VOCAB_SIZE = 64, 512, 30_522
@@ -37,7 +37,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=20, help="batches of each, medians are shown")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     args = parser.parse_args(argv)
     if args.rounds < 1:
         parser.error("--rounds must be at least 1")

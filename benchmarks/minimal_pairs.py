@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from docs_page import format_table
-from harness import ROOT, find_packaged_model, format_report, publish
+from harness import OUT_HELP, ROOT, find_packaged_model, format_report, publish
 
 SIZES = {"2 x 128": (2, 128, 2), "6 x 384": (6, 384, 12)}
 
@@ -35,7 +35,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=134, help="pairs that the loop scores")
     parser.add_argument("--random", type=int, default=0, help="random models that score all pairs")
     parser.add_argument("--official", type=Path, help="checkout of babylm/evaluation-pipeline-2025")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 
 PAGE = ROOT / "docs" / "out-of-scope.md"
 Pairs = list[tuple[str, str]]  # texts with their labels
@@ -446,7 +446,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--work", nargs="+", choices=list(EXPERIMENTS), default=list(EXPERIMENTS))
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 1, 2, ...")
     parser.add_argument("--only-prepare", action="store_true", help="train and store the outputs, no report")
-    parser.add_argument("--out", type=Path, help="write the tables to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the tables to docs/out-of-scope.md")
     args = parser.parse_args(argv)
     args.work_dir.mkdir(parents=True, exist_ok=True)

@@ -21,7 +21,7 @@ from bertkit.data.features import Features
 from bertkit.run.prepare import prepare
 from bertkit.tasks import task_class
 from bertkit.training.samplers import LengthGroupedBatchSampler, TokenBudgetBatchSampler
-from harness import SEED, format_report, publish
+from harness import OUT_HELP, SEED, format_report, publish
 
 DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "SST-2": ("classify", {"data": "sst2", "max_length": 128}),
@@ -29,7 +29,7 @@ DATASETS: dict[str, tuple[str, dict[str, Any]]] = {
     "IMDB, truncated at 256": ("classify", {"data": "imdb", "max_length": 256}),
 }
 HEADINGS = (
-    "data", "batches of", "padding", "batches", "examples per batch", "maximum size", "s per epoch",
+    "data", "batches of", "padding, %", "batches", "examples per batch", "maximum size", "s per epoch",
 )  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--model", default="minilm", help="model whose tokenizer is used (default: minilm)")
     parser.add_argument("--batch-size", type=int, default=32, help="examples per batch (default: 32)")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 
@@ -75,7 +75,7 @@ def format_row(data: str, name: str, plan_epoch: Callable[[], list[list[int]]], 
     padding = 1 - features.sequence_lengths.sum() / sum(sizes)
     few, many = np.percentile([len(batch) for batch in epoch], [1, 99]).astype(int)
     examples = str(few) if few == many else f"{few} to {many}"
-    measurements = (f"{padding:.1%}", f"{len(epoch):,}", examples, f"{max(sizes):,}", f"{seconds:.2f}")
+    measurements = (f"{100 * padding:.1f}", f"{len(epoch):,}", examples, f"{max(sizes):,}", f"{seconds:.2f}")
     return "| " + " | ".join([data, name, *measurements]) + " |"
 
 

@@ -23,7 +23,7 @@ from itertools import chain
 from pathlib import Path
 
 from bertkit.data.readers.formats import read_file
-from harness import ROOT, SEED, compute_median_ratio, format_report, list_rounds, publish
+from harness import OUT_HELP, ROOT, SEED, compute_median_ratio, format_report, list_rounds, publish
 from ner_data import time_alternating
 from review_data import read_reviews
 
@@ -58,7 +58,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=500, help="number of rows")
     parser.add_argument("--rounds", type=int, default=3, help="passes over the rows, in turn")
     parser.add_argument("--row-by-row", action="store_true", help="also run the pipeline row by row")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

@@ -2,7 +2,7 @@
 
     python benchmarks/pretraining_cost.py
 
-Nothing is measured here. The constants are measurements of docs/benchmarks.md, or assumptions that the output
+Nothing is measured here. The constants are measurements in docs/benchmarks/, or assumptions that the output
 marks. The schedule is that of the paper in tokens: 1,000,000 steps of 256 sequences of 512 tokens.
 """
 
@@ -16,11 +16,11 @@ from docs_page import format_table
 WORDS, TOKENS = 3.3e9, 1e6 * 256 * 512
 # two novels of Project Gutenberg, with `wc`
 BYTES_PER_WORD = 829_070 / 147_998
-# docs/benchmarks.md, "Building a corpus": seconds per MB on two cores
+# docs/benchmarks/preparation.json: seconds per MB on two cores
 READ_SECONDS_PER_MB, TOKENIZE_SECONDS_PER_MB = 0.043, 2 * (0.460 - 0.043)  # on one core
-# docs/benchmarks.md, "Building examples": one thread, with masks; of which the plan of an epoch
+# docs/benchmarks/preparation.json: one thread, with masks; of which the plan of an epoch
 BUILT_TOKENS_PER_SECOND, PLAN_SECONDS_PER_TOKEN = 1.6e6, 0.06 / 9.35e6
-# docs/benchmarks.md, table of the H200: steps of 32 and of 128 sequences of 512 tokens, bf16, --compile
+# docs/benchmarks/gpu.json: steps of 32 and of 128 sequences of 512 tokens, bf16, --compile
 STEP_SECONDS = {32: 0.0357, 128: 0.1103}
 SECONDS_PER_SEQUENCE = (STEP_SECONDS[128] - STEP_SECONDS[32]) / 96
 SECONDS_PER_PASS = STEP_SECONDS[32] - 32 * SECONDS_PER_SEQUENCE

@@ -31,7 +31,7 @@ from typing import Any
 
 from docs_page import format_table
 from few_labels import describe_mean
-from harness import describe_machine, publish
+from harness import OUT_HELP, describe_machine, publish
 
 COLUMNS = ["score", "95 % interval", "minus new weights", "95 % interval"]
 OBJECTIVES = ["mlm", "mlm+nsp", "rtd"]
@@ -62,7 +62,7 @@ def parse_args(argv: Sequence[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--pooling", choices=["cls", "mean"], default="cls", help="of classify, nli and swag")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 0, 1, ...")
     parser.add_argument("--models-dir", type=Path, help="keep the models here (default: delete them)")
-    parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from docs_page import format_table
-from harness import format_report, publish
+from harness import OUT_HELP, format_report, publish
 
 COLUMNS = ["steps", "pruned trials", "s", "best score in the search", "held-out score"]
 VARIANTS = ("with pruning", "without pruning")
@@ -33,7 +33,7 @@ def parse_args() -> argparse.Namespace:
     parser.add_argument("--rows", type=int, default=3000)
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--model", default="minilm")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--run", nargs=2, metavar=("VARIANT", "OUTPUT"), help=argparse.SUPPRESS)
     return parser.parse_args()
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from docs_page import format_table
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 from text_datasets import draw_rows
 
 FOLDS, SEEDS = 4, 2
@@ -40,7 +40,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--data-dir", type=Path, default=os.environ.get("BERTKIT_DATA_DIR"))
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--rows", type=int, default=600)
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

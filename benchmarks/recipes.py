@@ -22,7 +22,7 @@ from typing import Any
 
 import yaml
 
-from harness import ROOT, describe_cores, describe_machine, publish, read_processor
+from harness import OUT_HELP, ROOT, describe_cores, describe_machine, publish, read_processor
 from process_memory import run_sampled
 
 WIDTH = 120  # of the lines of a header
@@ -155,7 +155,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--write", action="store_true", help="write the results to the headers of the recipes"
     )
-    parser.add_argument("--out", type=Path, help="write the table to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     args = parser.parse_args(argv)
     if unknown := set(args.names) - set(find_recipes()):
         parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(find_recipes())}")

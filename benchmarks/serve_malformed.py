@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from docs_page import format_table
-from harness import format_report, publish
+from harness import OUT_HELP, format_report, publish
 from server_process import BERTKIT, Server, start_server
 
 CLIENTS = 128  # many wait for the time limit of an incomplete request
@@ -36,7 +36,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("run", help="a finished run")
     parser.add_argument("--requests", type=int, default=10_000, help="number of requests")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

@@ -26,7 +26,7 @@ import aiohttp
 from prometheus_client.parser import text_string_to_metric_families
 
 from docs_page import format_table
-from harness import ROOT, compute_median_ratio, format_report, publish
+from harness import OUT_HELP, ROOT, compute_median_ratio, format_report, publish
 from predict_speed import load_texts, start_worker
 from server_process import BERTKIT, PIPELINE, Server, start_server
 
@@ -75,7 +75,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--clients", type=int, default=64, help="number of concurrent clients")
     parser.add_argument("--seconds", type=float, default=60.0, help="duration of the load per round")
     parser.add_argument("--rounds", type=int, default=1, help="rounds, in which the systems run in turn")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
 
 

@@ -1,11 +1,11 @@
 """Measure one training alone and two side by side, with several settings of OpenMP's waiting threads.
 
-    python benchmarks/shared_machine.py --data-dir DATA --before CHECKOUT --rounds 9 --write
+    python benchmarks/shared_machine.py --data-dir DATA --before CHECKOUT --rounds 9
 
 The rows are short questions of SQuAD, 16 per step. DATA contains squad/dev-v1.1.json. For each system and
 setting, two processes are started, which pause between steps. In each round, all of them train in turn for a
 few seconds, alone and two side by side. The order is reversed in every other round. Progress goes to standard
-error, the table to standard output; --write puts it into docs/benchmarks.md.
+error, the table to standard output; --out adds it to the measurements of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bertkit.utils.system import USER_VARIABLES
-from docs_page import format_table, replace_section
+from docs_page import format_table
 from harness import (
     System,
     add_options,
@@ -134,7 +134,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument(
         "--systems", default=";".join(SYSTEMS), help="names of the systems, separated by ';' (default: all)"
     )
-    parser.add_argument("--write", action="store_true", help="write the table to docs/benchmarks.md")
     args = parser.parse_args(argv)
     if not 0 < args.seconds < float("inf"):
         parser.error("--seconds must be a number above 0")
@@ -195,10 +194,7 @@ def main() -> None:
                     training.read()
                 pairs[system.name, setting] = pair
         speeds = run_rounds(pairs, args.rounds, args.seconds)
-    report = format_text(args, speeds)
-    publish(report, args.out)
-    if args.write:
-        replace_section("shared", report)
+    publish(format_text(args, speeds), args.out)
 
 
 if __name__ == "__main__":

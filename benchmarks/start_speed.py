@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from harness import (
+    OUT_HELP,
     ROOT,
     System,
     compute_median_ratio,
@@ -53,7 +54,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--before", type=Path, help="another checkout of bertkit to compare with")
     parser.add_argument("--model", type=Path, default=find_packaged_model(), help="model folder")
     parser.add_argument("--rounds", type=int, default=5, help="starts of each command, in turn")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     args = parser.parse_args(argv)
     validate_model(parser, args)
     return args

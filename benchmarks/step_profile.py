@@ -1,10 +1,9 @@
 """Profile the training steps of bertkit: the time per step of groups of operators.
 
-    python benchmarks/step_profile.py --data-dir DATA --work sst2,imdb --steps 20 --before CHECKOUT --write
+    python benchmarks/step_profile.py --data-dir DATA --work sst2,imdb --steps 20 --before CHECKOUT
 
 --before profiles another checkout of bertkit as well. Each profile is made in a separate process. Progress is
-printed to standard error, the tables to standard output; --write puts them into docs/benchmarks.md, with a
-chart.
+printed to standard error, the tables to standard output.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from docs_page import IMAGES, draw_stacked_bars, format_table, replace_section
+from docs_page import format_table
 from harness import (
     System,
     add_options,
@@ -34,7 +33,6 @@ from training import parse_workloads, require_data
 from workloads import Workload, write_data
 
 HERE = Path(__file__).resolve().parent
-CHART = "step-profile.svg"
 BEFORE, NOW = "before", "now"
 MAX_EVAL_ROWS = 100  # the command also evaluates, which is not profiled
 
@@ -57,7 +55,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--warmup-steps", type=int, default=10, help="number of steps before the profile")
     parser.add_argument("--before", type=Path, metavar="CHECKOUT", help="another checkout of bertkit")
     parser.add_argument("--options", default="", help="further options of bertkit: --options='--no-bf16'")
-    parser.add_argument("--write", action="store_true", help="write table and chart to docs/benchmarks.md")
     args = parser.parse_args(argv)
     if min(args.steps, args.warmup_steps) < 1:
         parser.error("--steps and --warmup-steps must be at least 1")
@@ -138,12 +135,6 @@ def format_text(args: argparse.Namespace, results: Mapping[str, Mapping[str, Pro
     return "\n".join([about, "", *sections, *describe_machine(), "", *command]) + "\n"
 
 
-def draw_chart(args: argparse.Namespace, results: Mapping[str, Mapping[str, Profile]]) -> str:
-    """Draw the milliseconds of all workloads as stacked bars."""
-    panels = {work.title: results[work.name] for work in args.work}
-    return draw_stacked_bars("Milliseconds per training step", panels, GROUPS)
-
-
 def main() -> None:
     """Sample the rows, profile everything and report."""
     args = parse_args()
@@ -155,11 +146,7 @@ def main() -> None:
             write_data(work, args.data_dir, folder)
             profiles = run_systems(list_systems(work, args), folder, args.model.resolve(), args.rounds)
             results[work.name] = {name: compute_medians(rounds) for name, rounds in profiles.items()}
-    report = format_text(args, results)
-    publish(report, args.out)
-    if args.write:
-        (IMAGES / CHART).write_text(draw_chart(args, results) + "\n", "utf-8")
-        replace_section("profile", f"![Milliseconds per training step](images/{CHART})\n\n{report}")
+    publish(format_text(args, results), args.out)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
 """Compare training with bertkit, with a plain Trainer, and with an earlier version of bertkit.
 
-    python benchmarks/training.py --data-dir DATA --before CHECKOUT --rounds 3 --write
+    python benchmarks/training.py --data-dir DATA --rounds 3 --out docs/benchmarks/training.json
 
 All systems train on the same rows with the same settings for one epoch, in turn, each in a separate process.
 The order is reversed in every other round. DATA is a directory that contains SST-2/ as GLUE distributes it,
 squad/dev-v1.1.json, wnut17/ and codah/. The reviews of IMDB are part of a package. Progress goes to standard
-error, the tables to standard output; --write puts them into docs/benchmarks.md, with a chart.
+error, the tables to standard output; --out adds them to the measurements of docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from docs_page import IMAGES, draw_bars, format_table, replace_section
+from docs_page import format_table
 from harness import (
     add_options,
     compute_median_ratio,
@@ -40,7 +40,6 @@ COLUMNS = {  # heading -> attribute of Measurements, format of its median
     "score": ("score", "{:.1f}"),
     "whole process, s": ("process_seconds", "{:.1f}"),
 }
-CHART = "training.svg"
 UNKNOWN = "–"
 Runs = Mapping[str, list[Measurements]]
 
@@ -70,7 +69,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
         metavar="PYTHON",
         help="interpreter of an environment with simpletransformers (default: leave it out)",
     )
-    parser.add_argument("--write", action="store_true", help="write tables and chart to docs/benchmarks.md")
     args = parser.parse_args(argv)
     try:
         args.work = parse_workloads(args.work, args.rows)
@@ -151,9 +149,9 @@ def format_section(work: Workload, runs: Runs) -> list[str]:
             *medians, measurements[0].precision,
         ]  # fmt: skip
     score = f"{work.metric}{', %' if work.score_factor == 100 else ''}"
-    headings = [score if column == "score" else column for column in COLUMNS]
-    columns = ["ratio", *(["to before"] if gains else []), *headings, "precision"]
-    return [f"**{work.title}**: {work}.", "", *format_table(columns, rows), *format_rounds(work, runs), ""]
+    columns = ["ratio", *(["to before"] if gains else []), *COLUMNS, "precision"]
+    title = f"**{work.title}: {work.rows:,} rows of at most {work.max_length} tokens; {score}**"
+    return [title, "", *format_table(columns, rows), *format_rounds(work, runs), ""]
 
 
 def format_rounds(work: Workload, runs: Runs) -> list[str]:
@@ -188,17 +186,6 @@ def format_text(args: argparse.Namespace, results: Mapping[str, Runs]) -> str:
     return "\n".join([about, "", *sections, *describe_machine(), "", *command]) + "\n"
 
 
-def write_docs(args: argparse.Namespace, results: Mapping[str, Runs], report: str) -> None:
-    """Write the report and its chart into the docs page."""
-    groups = {}
-    for work in args.work:
-        ratios = compute_ratios(work, results[work.name])
-        groups[work.title] = {name: ratio for name, ratio in ratios.items() if ratio is not None}
-    title = "Training speed relative to Trainer with its best flags"
-    (IMAGES / CHART).write_text(draw_bars(title, groups) + "\n", "utf-8")
-    replace_section("training", f"![{title}](images/{CHART})\n\n{report}")
-
-
 def main() -> None:
     """Sample the rows, run everything and report."""
     args = parse_args()
@@ -216,10 +203,7 @@ def main() -> None:
                 args.rounds,
                 alternate=True,
             )
-    report = format_text(args, results)
-    publish(report, args.out)
-    if args.write:
-        write_docs(args, results, report)
+    publish(format_text(args, results), args.out)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import re
 import sys
 from itertools import islice
 from pathlib import Path
-from xml.etree import ElementTree
 
 import pytest
 from test_docs import parse
@@ -182,7 +181,8 @@ def test_the_table_has_the_medians():
     lines = training.format_section(WORKLOADS["sst2"], RUNS)
     row = next(line for line in lines if line.startswith("| bertkit |"))
     assert row == "| bertkit | 2.02 | 40.5 | 810 | 8.2 | 1,234 | 50.0 | 60.0 | fp32 |"
-    assert "| ratio | examples/s | tokens/s | first step, s | peak MB | accuracy, % |" in lines[2]
+    assert lines[0] == "**SST-2: 5,000 rows of at most 128 tokens; accuracy, %**"
+    assert "| ratio | examples/s | tokens/s | first step, s | peak MB | score |" in lines[2]
     assert "- bertkit: 20.0, 61.0" in lines
 
 
@@ -239,25 +239,51 @@ def test_section_of_the_docs_page_is_replaced(tmp_path):
         docs_page.replace_section("training", "new", page)
 
 
-@pytest.mark.parametrize("name", ["training", "profile", "shared", "bf16", "gpu"])
-def test_docs_page_has_all_sections(name, tmp_path):
-    copy = tmp_path / "page.md"
-    copy.write_text(docs_page.PAGE.read_text("utf-8"), "utf-8")
-    docs_page.replace_section(name, "new", copy)
-    assert f"<!-- {name} -->\nnew\n<!-- /{name} -->" in copy.read_text("utf-8")
+def test_the_page_has_the_tables_of_the_measurements():
+    page = docs_page.PAGE.read_text("utf-8")
+    sections = re.findall(r"<!-- ([\w-]+) -->\n(.*?)\n<!-- /\1 -->", page, re.DOTALL)
+    measurements = {
+        file.stem: json.loads(file.read_text("utf-8")) for file in docs_page.MEASUREMENTS.glob("*.json")
+    }
+    expected = {name: docs_page.format_section(name, each) for name, each in measurements.items()}
+    assert dict(sections) == expected, "run: python benchmarks/docs_page.py"
+    assert all(measured["commands"] for each in measurements.values() for measured in each)
 
 
-@pytest.mark.parametrize("titles", [["SST-2"], ["SST-2", "SQuAD v1.1"]])
-@pytest.mark.charts
-def test_chart_is_standalone_in_light_and_dark(titles):
-    svg = docs_page.draw_bars("Speed", {title: {BEST_FLAGS: 1.0, "bertkit --pack": 2.5} for title in titles})
-    texts = {element.text for element in ElementTree.fromstring(svg).iter() if element.tag.endswith("}text")}
-    assert {*titles, BEST_FLAGS, "bertkit --pack", "2.50"} <= texts
-    light, dark = svg.split("@media(prefers-color-scheme:dark)")
-    assert "--ink: #1d2127" in light
-    assert "--ink: #e8eaed" in dark
-    used, defined = set(re.findall(r"var\((--\w+)\)", svg)), set(re.findall(r"(--\w+):", light))
-    assert used <= defined
+def make_report(speed, seconds):
+    """Return the report of an imaginary benchmark."""
+    rows = {"bertkit": [f"{speed:,.1f}", f"{seconds:.2f}", "12"], "`a` in bf16": ["1.0", "2.00", "x"]}
+    table = ["**Reviews**", "", *docs_page.format_table(["rows/s", "first step, s", "MB"], rows)]
+    return harness.format_report("Speed", "Two rounds.", table, ["python benchmarks/speed.py"])
+
+
+def test_a_report_is_appended_to_a_file_of_measurements(tmp_path, capsys):
+    file = tmp_path / "speed.json"
+    for speed in (1250.0, 1300.0):
+        harness.publish(make_report(speed, 2), file)
+    first, second = json.loads(file.read_text("utf-8"))
+    assert first["commands"] == ["python benchmarks/speed.py"]
+    assert (first["about"], first["machine"]) == ("Two rounds.", second["machine"])
+    assert "torch" in first["versions"]
+    (table,) = first["tables"]
+    assert table["columns"] == ["", "rows/s", "first step, s", "MB"]
+    assert table["rows"] == [["bertkit", 1250.0, 2.0, 12], ["`a` in bf16", 1.0, 2.0, "x"]]
+    assert '          ["bertkit", 1250.0, 2.0, 12],' in file.read_text("utf-8").splitlines()
+    assert make_report(1250.0, 2) in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("machine", "cells"), [
+    ("same", "900.0 (10% slower) | 2.2 (10% slower) | 12"),
+    ("other", "900.0 | 2.2 | 12"),
+])  # fmt: skip
+def test_the_page_shows_the_newest_table_and_marks_what_is_slower(machine, cells):
+    reports = [make_report(2000, 1), make_report(1000, 2), make_report(900, 2.2)]
+    first, second, third = map(harness.read_report, reports)
+    machines = [{**first, "machine": "same"}, {**second, "machine": "same"}, {**third, "machine": machine}]
+    text = docs_page.format_section("speed", machines)
+    assert f"| bertkit | {cells} |" in text.splitlines()
+    assert ("| bertkit | 1,000.0 (50% slower) |" in text) == (machine == "other")
+    assert "2,000" not in text
 
 
 # ---- GPU
@@ -333,7 +359,7 @@ def test_ratio_uses_the_same_precision_and_failures_are_shown():
     }
     report = gpu.format_text(gpu.parse_args(["--small"]), results, {"resume": "out of memory"})
     assert "* resume: out of memory" in report
-    assert "| bertkit, fp32 | 8.0 | 25.0 | 2.50 | 500 | 25.0% | 40 |" in report
+    assert "| bertkit, fp32 | 8.0 | 25.0 | 2.50 | 500 | 25.0 | 40 |" in report
     assert f"| {PACKED} | out of memory |" in report
 
 
