@@ -278,7 +278,8 @@ def _prepare_linear_text(
     encoder = ""
     if method.needs_encoder:
         source = task.resolve_model(config.model is not None)
-        loading.load_config(source)  # before the fit
+        # before the fit, which reads these files
+        loading.require_embeddings(source, loading.load_config(source), loading.load_tokenizer(source))
         task.resolve(**select_unset(task.config, {"model": source.name}))
         encoder, source = f", token vectors of {source.name}", dataclasses.replace(source, name=method.name)
     model_config = task.configure_model(PreTrainedConfig(), source)
