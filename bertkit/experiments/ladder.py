@@ -49,7 +49,7 @@ from bertkit.training.failures import release_memory
 from bertkit.utils.compat import require_extra
 from bertkit.utils.files import join_command, stage_files, write_jsonl, write_text
 from bertkit.utils.reporting import report_info, silence_reports, use_reporter
-from bertkit.utils.text import dump_yaml
+from bertkit.utils.text import dump_yaml, format_signed
 
 LADDER_FILE, RECIPE_FILE, CANDIDATES_DIR = "ladder.json", "recipe.yaml", "candidates"
 RECOMMENDED_DIR, TEACHER_DIR = "recommended", "recommended-teacher"
@@ -716,7 +716,7 @@ def measure_prediction_speeds(trained: Trained, rows: Rows) -> tuple[float, floa
 
 
 def format_points(fraction: float) -> str:
-    return f"{100 * fraction:+.1f}"
+    return format_signed(100 * fraction, "+.1f")
 
 
 def format_minutes(seconds: float) -> str:
@@ -773,7 +773,8 @@ def describe_recommendation(metrics: Mapping[str, Any]) -> list[str]:
         lines = [f"recommended: {name}, the best model; no smaller one is within {margin} of it"]
     else:
         lines = [f"recommended: {name}, the smallest model within {margin} of the best one, {best}"]
-        bound = f"{metrics['drop']['bound']:.1f} points below {best}, with a confidence of 97.5 %"
+        bound = format_signed(metrics["drop"]["bound"], ".1f")
+        bound = f"{bound} points below {best}, with a confidence of 97.5 %"
         needed = metrics["needed_rows"]
         rows = "" if needed is None else f"; about {needed:,} rows may show that it is within {margin}"
         lines.append(
