@@ -15,7 +15,9 @@ import bertkit
 from bertkit.commands import calibrate
 from bertkit.errors import UserError
 from bertkit.models.heads import read_temperature
+from bertkit.run_directory import RunDir
 from bertkit.stats.calibration import Decisions, fit_temperature
+from bertkit.utils import locks
 from bertkit.utils.files import write_text
 from bertkit.utils.reporting import Reporter
 
@@ -271,7 +273,7 @@ def test_a_run_on_data_objects_gets_the_object_again(tiny):
 
 @pytest.mark.parametrize(("after", "has_gain"), [(0.59, True), (0.6, False)])
 def test_gain(after, has_gain):
-    problem = calibrate.describe_no_gain({"before": {"nll": 0.6}, "after": {"nll": after}}, 20)
+    problem = calibrate.describe_no_gain(0.6, after, 20)
     assert (problem is None) == has_gain
 
 
@@ -283,8 +285,43 @@ def test_a_calibration_without_gain_leaves_the_run_as_it_is(cli, copied, monkeyp
     assert status == 2
     assert f"bertkit: {run}: no gain; the run is unchanged, pass more rows with --data" in err
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
-    status, _, err = cli("calibrate", run, "--data", rows, "--coverage", 0.8)
-    assert (status, "warning: no gain; pass more rows with --data" in err) == (0, True)
+
+
+@pytest.mark.parametrize("flags", [("--coverage", 0.8), ("--threshold", "f1")])
+def test_decisions_without_a_better_temperature_keep_that_of_the_model(cli, copied, monkeypatch, flags):
+    """The first rows have a better one, and the second rows none: 1 or that of the first is kept."""
+    run, rows = copied()
+    toy = make_toy_rows(20, seed=11)
+    trained = compute_logits(run, toy)
+    monkeypatch.setattr(calibrate, "describe_no_gain", lambda *_: "no gain")
+    status, _, err = cli("calibrate", run, "--data", rows, *flags)
+    assert (status, "warning: no gain, so the temperature is 1.000; pass more rows" in err) == (0, True)
+    assert compute_logits(run, toy) == pytest.approx(trained, abs=1e-6)
+    calibration = json.loads((run / "calibration.json").read_text())
+    assert calibration["scores"]["after"] == calibration["scores"]["before"]
+    assert {"--coverage": "abstention", "--threshold": "threshold"}[flags[0]] in calibration
+    monkeypatch.setattr(calibrate, "describe_no_gain", lambda *_: None)
+    fitted = bertkit.calibrate(run, data=rows).temperature
+    monkeypatch.setattr(calibrate, "describe_no_gain", lambda *_: "no gain")
+    status, _, err = cli("calibrate", run, "--data", rows, *flags)
+    assert (status, f"so the temperature is {fitted:.3f}" in err) == (0, True)
+    assert compute_logits(run, toy) * fitted == pytest.approx(trained, abs=1e-4)
+
+
+def test_several_copies_of_a_run_are_calibrated_at_the_same_time(copied, tmp_path, monkeypatch):
+    run, rows = copied()
+    write = calibrate._write_calibrated_copy
+
+    def write_after_another(*args):
+        monkeypatch.setattr(calibrate, "_write_calibrated_copy", write)
+        bertkit.calibrate(run, data=rows, output_dir=tmp_path / "first")
+        write(*args)
+
+    monkeypatch.setattr(calibrate, "_write_calibrated_copy", write_after_another)
+    bertkit.calibrate(run, data=rows, output_dir=tmp_path / "second")
+    assert {RunDir(tmp_path / name).is_finished for name in ("first", "second")} == {True}
+    with locks.lock_directory(run), pytest.raises(bertkit.UserError, match="another run is using"):
+        bertkit.calibrate(run, data=rows, output_dir=tmp_path / "third")
 
 
 def test_a_run_on_data_objects_is_calibrated_on_other_objects_with_a_warning(tiny, monkeypatch):

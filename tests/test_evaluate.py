@@ -145,8 +145,11 @@ def test_the_path_of_a_run_leaves_space_for_intervals(capsys):
     assert " reviews ┃ " in printed
 
 
-def test_a_run_does_not_differ_from_itself(runs, cli):
-    status, out, _ = cli("evaluate", runs / "ner", "--compare", runs / "ner", "--json")
+def test_a_run_does_not_differ_from_its_copy(runs, cli, tmp_path):
+    words = ["--compare", "is the same run, which equals itself; pass another one"]
+    assert_refused(cli, tmp_path, [runs / "ner", "--compare", f"{runs}/ner/."], words, "evaluate")
+    copy = shutil.copytree(runs / "ner", tmp_path / "copy")
+    status, out, _ = cli("evaluate", runs / "ner", "--compare", copy, "--json")
     found = json.loads(out)["compared"]["difference"]["f1"]
     assert (status, json.loads(out)["judgement"]["verdict"]) == (3, "no_difference")
     assert (found["difference"], found["interval"], found["p"]) == (0.0, [0.0, 0.0], 1.0)

@@ -153,6 +153,52 @@ def test_a_candidate_that_does_not_fit_the_data_is_left_out(make_ladder, name, s
     assert words is None or words in reason
 
 
+@pytest.fixture
+def models(small, tmp_path):
+    """Encoders by name: one that can be used, one with truncated weights, one without a tokenizer."""
+    folders = {"good": small, "damaged": tmp_path / "damaged", "mute": tmp_path / "mute"}
+    shutil.copytree(small, folders["damaged"])
+    weights = folders["damaged"] / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:5000])
+    shutil.copytree(small, folders["mute"], ignore=shutil.ignore_patterns("tokenizer*"))
+    return {name: str(folder) for name, folder in folders.items()}
+
+
+@pytest.mark.parametrize("order", [("mute", "good"), ("good", "mute")])
+def test_an_encoder_that_cannot_be_used_is_left_out(make_ladder, models, order):
+    made = make_ladder(models=[",".join(models[name] for name in order)])
+    reasons = {one.name: made.find_obstacle(one) for one in made.candidates}
+    for candidate in ("hybrid", "linear-probe", "finetune", "contrastive"):
+        assert reasons[f"{candidate} small"] is None
+        assert "--models mute: its tokenizer has no vocabulary" in reasons[f"{candidate} mute"]
+
+
+def test_a_ladder_needs_an_encoder_that_can_be_used(make_ladder, models):
+    with pytest.raises(UserError, match="--models mute: its tokenizer has no vocabulary"):
+        make_ladder(models=[models["mute"]])
+
+
+@pytest.mark.parametrize("order", [("good", "minilmm"), ("minilmm", "good")])
+def test_a_wrong_name_of_an_encoder_is_an_error_before_the_data_is_read(cli, tmp_path, models, order):
+    names = ",".join(models.get(name, name) for name in order)
+    arguments = ["classify", "--data", "missing.csv", "--models", names]
+    assert_refused(cli, tmp_path, arguments, ["--models minilmm", "did you mean 'minilm'?"], "ladder")
+
+
+def test_a_dry_run_adds_up_the_seconds_in_the_order_of_training(make_ladder, monkeypatch):
+    made = make_ladder(dry_run=True)
+    seconds = {"linear-probe": 1.0, "finetune": 5.0, "contrastive": 2.0}
+    monkeypatch.setattr(Ladder, "_estimate", lambda *arguments: seconds.get(arguments[1].name, 0.0))
+    plan = [
+        (row["candidate"], row["runs"], row["seconds"], row["total"]) for row in made.describe_runs()["runs"]
+    ]
+    assert plan == [
+        ("tfidf", "2", "-", "0.0"), ("tfidf-chars", "2", "-", "0.0"), ("hybrid", "2", "-", "0.0"),
+        ("linear-probe", "2", "2.0", "2.0"), ("finetune", "2", "10.0", "12.0"),
+        ("contrastive", "2", "4.0", "16.0"), ("int8", "2", "-", "16.0"), ("distilled", "2", "10.0", "26.0"),
+    ]  # fmt: skip
+
+
 def test_an_export_is_tried_before_its_time_is_known(make_ladder):
     made = make_ladder()
     source = ladder.Trained(FINETUNE, [], 100.0, None)
@@ -336,6 +382,17 @@ def test_a_failed_candidate_is_left_out_with_its_reason(small, tmp_path, monkeyp
         "distilled": "no fine-tuned model to make it from",
     }
     assert run.metrics["best"] == "tfidf"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("limit", [{}, {"time_limit": 60.0}])
+def test_damaged_weights_leave_out_their_candidate(models, tmp_path, limit):
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["classify"](24))
+    run = run_ladder(
+        tmp_path / "ladder", "classify", models["damaged"], (TFIDF, FINETUNE), data=str(data), **limit
+    )
+    assert [one["name"] for one in run.metrics["candidates"]] == ["tfidf"]
+    assert "--models damaged: its weights cannot be loaded" in run.metrics["left_out"]["finetune"]
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from conftest import (
 from test_calibrate import make_rows
 
 import bertkit
+from bertkit.commands import calibrate
 from bertkit.stats.scope_score import compute_scope_score, fit_scope, fit_scope_weights
 
 
@@ -165,6 +166,21 @@ def test_texts_that_cannot_be_fitted_are_refused(copied, tmp_path, cli, content,
     texts.unlink() if content is None else texts.write_text("\n".join(rows) if content == "rows" else content)
     args = [run, "--data", data, "--out-of-scope", texts]
     assert_refused(cli, tmp_path, args, words, "calibrate")
+
+
+@pytest.mark.slow
+def test_texts_of_the_training_rows_are_not_fitted(copied, runs, cli, monkeypatch):
+    """The texts are checked before the model is loaded."""
+    run, data, texts = copied
+    rows = [json.loads(line)["text"] for line in (runs / "classify.jsonl").read_text("utf-8").splitlines()]
+    new = texts.read_text("utf-8")
+    texts.write_text(new + "\n".join(rows[:7]) + "\n", "utf-8")
+    status, _, err = cli("calibrate", run, "--data", data, "--out-of-scope", texts)
+    assert (status, "7 of 47 texts are also rows of a class and are left out" in err) == (0, True), err
+    monkeypatch.setattr(calibrate, "load_predictor", None)
+    texts.write_text("\n".join(rows), "utf-8")
+    status, _, err = cli("calibrate", run, "--data", data, "--out-of-scope", texts)
+    assert (status, "0 different texts to fit on" in err) == (2, True), err
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bertkit.utils.text import format_duration
+from bertkit.utils.text import format_duration, format_signed
 
 PRINTERS = [
     ["--help"],
@@ -130,3 +130,8 @@ def test_a_line_break_in_the_output_directory_keeps_run_yaml_valid(cli, tiny, to
     args = ["--data", toy, "--model", tiny, "--max-steps", 1, "--warmup", 0, "-o", folder]
     assert cli("classify", *args)[0] == 0
     assert cli("predict", folder, "--text", "a good film")[0] == 0
+
+
+def test_a_number_that_is_rounded_to_0_has_no_minus_sign():
+    assert [format_signed(number, ".2f") for number in (-0.0, -0.004, -0.006)] == ["0.00", "0.00", "-0.01"]
+    assert [format_signed(number, "+.3f") for number in (-0.0001, 0.002)] == ["+0.000", "+0.002"]

@@ -107,11 +107,12 @@ def test_every_experiment_has_the_settings_of_ray_which_are_not_saved(command):
     ("flags", "words"),
     [(["--ray", "local", "--jobs", 2], ["--jobs 2", "--ray"]),
      (["--num-cpus", 2], ["--num-cpus", "applies only to --ray"]),
-     (["--ray", "127.0.0.1:9"], ["--ray 127.0.0.1:9: no cluster answers"])],
+     (["--ray", "127.0.0.1:9"], ["--ray 127.0.0.1:9: no cluster answers"]),
+     (["--ray", "head"], ["--ray head: is no address; pass auto, local or HOST:PORT"])],
 )  # fmt: skip
-def test_wrong_flags_are_refused_before_work(cli, toy, tiny, tmp_path, flags, words):
-    args = ["classify", "--data", toy, "--model", tiny, "--folds", 2, "-o", tmp_path / "study", *flags]
-    assert_refused(cli, tmp_path, args, words, "study")
+def test_wrong_flags_are_refused_before_the_data_is_read(cli, tiny, tmp_path, flags, words):
+    args = ["classify", "--data", "missing.csv", "--model", tiny, "--folds", 2, "-o", tmp_path / "study"]
+    assert_refused(cli, tmp_path, [*args, *flags], words, "study")
 
 
 def test_a_missing_extra_is_named(cli, toy, tmp_path, monkeypatch):
@@ -184,12 +185,8 @@ def test_a_connection_that_fails_leaves_the_signal_handlers(monkeypatch):
 
 
 def test_a_gpu_of_this_machine_cannot_be_passed_to_a_cluster():
-    config = SimpleNamespace(ray="auto", device="cuda:1")
-    with (
-        pytest.raises(bertkit.UserError, match=r"--device cuda:1: .*; pass cuda"),
-        ray_cluster.connect(config),
-    ):
-        pass
+    with pytest.raises(bertkit.UserError, match=r"--device cuda:1: .*; pass cuda"):
+        ray_cluster.check_address(SimpleNamespace(ray="auto", device="cuda:1"))
 
 
 def test_a_node_may_see_the_settings_of_the_run_later(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from bertkit.tasks.ner import predictions
 from bertkit.tasks.qa import predictions as qa_predictions
 from bertkit.tasks.view import View
 
-MAX_MEMBERS = 47  # the methods and properties of `Task`, and the fields of its definition
+MAX_MEMBERS = 45  # the methods and properties of `Task`, and the fields of its definition
 FAST = {"epochs": 1, "batch_size": 8, "max_length": 32, "bf16": False}
 
 

@@ -140,6 +140,9 @@ def test_words_and_bytes_of_spans_are_those_of_their_documents(tmp_path):
             ["--word-budget", 900, "--save-words", "1k"],
             ["--save-words 1k", "outside of 1 to --word-budget 900"],
         ),
+        (["--word-budget", "2k", "--save-words", "1k,3k"], ["outside of 1 to --word-budget 2,000"]),
+        (["--word-budget", "2x"], ["--word-budget: '2x' is not a whole number"]),
+        (["--word-budget", "0k"], ["--word-budget: 0 is out of bounds"]),
         (["--word-budget", 900, "--save-words", "many"], ["--save-words many", "cannot parse it"]),
         (["--word-budget", 900, "--phases", "16:0.5,32:0.5"], ["--phases", "single length"]),
         (["--word-budget", 900, "--max-steps", 3], ["--word-budget", "leave out --max-steps"]),
@@ -148,6 +151,17 @@ def test_words_and_bytes_of_spans_are_those_of_their_documents(tmp_path):
 )
 def test_settings_that_contradict_each_other_are_refused(flags, words, cli, short_text, tmp_path):
     assert_refused(cli, tmp_path, ["--data", short_text, "-o", tmp_path / "run", *flags], words, COMMAND)
+
+
+def test_a_number_of_words_has_one_notation_everywhere(tmp_path):
+    from bertkit.settings.recipes import read_recipe
+    from bertkit.settings.validation import validate_settings
+    from bertkit.tasks.pretrain.config import PretrainConfig
+
+    (tmp_path / "few.yaml").write_text("task: pretrain-mlm-nsp\nsettings:\n  word_budget: 5M\n")
+    recipe = read_recipe(str(tmp_path / "few.yaml"), "pretrain-mlm-nsp", PretrainConfig)
+    passed = validate_settings(PretrainConfig, {"word_budget": "5000k"}, "pretrain_mlm_nsp()")
+    assert recipe.settings["word_budget"] == passed["word_budget"] == 5_000_000
 
 
 def test_minimal_pairs_do_not_probe_replaced_token_detection(cli, short_text, tmp_path):

@@ -8,8 +8,9 @@ import copy
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from bertkit.data.columns import add_renamed_columns
 from bertkit.data.groups_and_times import GROUP_FLAG
 from bertkit.data.sources import LoadedDataset
 from bertkit.data.split import assign_row_folds, join_groups
-from bertkit.data.table import Rows, fingerprint_splits
+from bertkit.data.table import Rows, Splits, fingerprint_splits
 from bertkit.errors import UserError, format_count, format_list
 from bertkit.models.heads import (
     append_layer_inputs,
@@ -34,7 +35,7 @@ from bertkit.models.heads import (
     write_output_layer,
 )
 from bertkit.models.linear_text import LinearTextModel
-from bertkit.models.loading import read_weights
+from bertkit.models.loading import is_linear_text_model, read_weights
 from bertkit.reports.card import add_calibration, describe_found, rewrite_for_copy
 from bertkit.reports.page import write_page
 from bertkit.run.load_data import reload_run_data
@@ -71,7 +72,6 @@ from bertkit.tasks.out_of_scope import (
     load_out_of_scope,
     load_shipped_texts,
     remove_texts_in_scope,
-    require_classes_of_texts,
 )
 from bertkit.tasks.qa.predictions import QaEvaluation, compute_answer_probability, fit_answer_weights
 from bertkit.tasks.text.label_types import LabelType
@@ -130,26 +130,34 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             f"--threshold {config.threshold}: {run} predicts the most probable class; omit it, or pass "
             "a run of classify with a positive label (--problem binary) or with label sets"
         )
-    if config.out_of_scope:
-        require_classes_of_texts(task)
     columns = collect_passed_columns(config, task, config.run)
     if not config.data and columns:
         raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
     require_data_for_format_flags(config)
-    with locks.lock_directory(run), silence_libraries():
+    reload_data = cache(partial(reload_run_data, run, _get_passed(config), "calibrate"))
+    outside = _load_texts_out_of_scope(config, task, reload_data)
+    if is_copy:  # which only reads the run
+        locks.require_unlocked(run)
+    with nullcontext() if is_copy else locks.lock_directory(run), silence_libraries():
         predictor = load_predictor(run, has_scope_output=False).use_columns(columns)
         predictor.use_batch_size(config.batch_size)
         predictor.report_device()
         predictor.task.use_cache = True  # unlike in prediction, whole splits are tokenized
-        dataset, rows, is_validation_split = _load_rows(config, predictor)
+        dataset, rows, is_validation_split = _load_rows(config, predictor, reload_data)
         folds = _assign_folds(predictor.task, rows, f"{dataset.name} ({dataset.source})")
         if len(rows) < MIN_RELIABLE_ROWS:
             report_warning(f"{format_count(len(rows), 'row')} are few: the result depends on their choice")
-        outside = _load_texts_out_of_scope(config, predictor, rows)
+        if outside is not None:
+            outside = add_renamed_columns(outside, task.config, predictor.task.config)
+            outside = remove_texts_in_scope(predictor.task, outside, [rows], _name_texts(config))
         layer = None
+        fits_decisions = bool(criterion or config.coverage or outside is not None)
         if fitted_part == "answers":
             evaluation: Any = predictor.task.evaluate(predictor.compute_outputs(rows, "calibrating"))
             calibration = _fit_answers(config, evaluation, folds)
+            before, after = (calibration["scores"][part]["nll"] for part in ("before", "after"))
+            if problem := describe_no_gain(before, after, len(rows)):
+                _refuse_or_warn(config, problem, fits_decisions)
         else:
             trained = restore_output_layer(predictor.model, run)
             # The score of texts out of scope reads the vectors, and logits that are divided by one number.
@@ -159,7 +167,7 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
             has_bias = any(name.endswith("bias") for name in trained)
             calibration, fit = _fit_classes(
                 config, config.coverage if outside is None else None, predictor.task, outputs, vectors,
-                has_bias, folds, criterion,
+                has_bias, folds, criterion, fits_decisions,
             )  # fmt: skip
             layer = NewLayer(predictor, rows, trained, fit)
             if outside is not None:
@@ -173,10 +181,6 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
                 calibration["out_of_scope"] = fit_scope_of_texts(
                     predictor.task, evaluation, outside, features, config.coverage
                 )
-        if problem := describe_no_gain(calibration["scores"], len(rows)):
-            if not (criterion or config.coverage or outside is not None):
-                raise UserError(f"{run}: {problem}; the run is unchanged, pass more rows with --data")
-            report_warning(f"{problem}; pass more rows with --data")
         calibration["seed"] = predictor.task.config.seed
         calibration["data"] = {
             "name": dataset.name, "source": dataset.source, "is_validation_split": is_validation_split,
@@ -189,15 +193,21 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
     return CalibrationResult(target, calibration.get("temperature"), calibration)
 
 
-def describe_no_gain(scores: Mapping[str, Scores], num_rows: int) -> str | None:
-    """Return the problem if the cross-fitted log-likelihood after calibration is not better than before."""
-    before, after = (scores[part]["nll"] for part in ("before", "after"))
+def describe_no_gain(before: float, after: float, num_rows: int) -> str | None:
+    """Return the problem if the cross-fitted log-loss after calibration is not lower than before."""
     if after < before:
         return None
     return (
         f"on {format_count(num_rows, 'row')}, calibration does not make the probabilities better (nll "
         f"{before:.3f} before, {after:.3f} after)"
     )
+
+
+def _refuse_or_warn(config: CalibrateConfig, problem: str, fits_decisions: bool, kept: str = "") -> None:
+    """Refuse a calibration that makes no probability better, unless decisions are also fitted."""
+    if not fits_decisions:
+        raise UserError(f"{config.run}: {problem}; the run is unchanged, pass more rows with --data")
+    report_warning(f"{problem}{kept}; pass more rows with --data")
 
 
 def _load_calibratable_task(run: Path) -> tuple[Task, str]:
@@ -221,13 +231,18 @@ def _load_calibratable_task(run: Path) -> tuple[Task, str]:
 # ---- rows
 
 
-def _load_rows(config: CalibrateConfig, predictor: Predictor) -> tuple[LoadedDataset, Rows, bool]:
+def _get_passed(config: CalibrateConfig) -> DataObject | None:
+    """Return `data` if it is an object of Python."""
+    return config.data if isinstance(config.data, DataObject) else None
+
+
+def _load_rows(
+    config: CalibrateConfig, predictor: Predictor, reload_data: Callable[[], tuple[LoadedDataset, Splits]]
+) -> tuple[LoadedDataset, Rows, bool]:
     """Load the validation rows of the run, or the rows of `--data`; also return which of them it is."""
-    run = Path(config.run)
-    passed = config.data if isinstance(config.data, DataObject) else None
-    if config.data is None or (passed and list_passed_data(predictor.task.config)):
+    if config.data is None or (_get_passed(config) and list_passed_data(predictor.task.config)):
         try:
-            dataset, splits = reload_run_data(run, passed, "calibrate")
+            dataset, splits = reload_data()
             return dataset, splits["validation"], True
         except UserError as error:
             if config.data is None:
@@ -240,7 +255,7 @@ def _load_rows(config: CalibrateConfig, predictor: Predictor) -> tuple[LoadedDat
     dataset, splits = load_new_rows(predictor, config)
     rows = splits["validation"]
     try:
-        train = reload_run_data(run)[1]["train"]
+        train = reload_data()[1]["train"]
     except UserError:  # the training rows are not available any more
         return dataset, rows, False
     train = add_renamed_columns(train, trained_config, predictor.task.config)
@@ -251,21 +266,37 @@ def _load_rows(config: CalibrateConfig, predictor: Predictor) -> tuple[LoadedDat
     return dataset, rows, False
 
 
-def _load_texts_out_of_scope(config: CalibrateConfig, predictor: Predictor, rows: Rows) -> Rows | None:
+def _name_texts(config: CalibrateConfig) -> str:
+    return "of the run" if config.out_of_scope is None else str(config.out_of_scope)
+
+
+def _load_texts_out_of_scope(
+    config: CalibrateConfig, task: Task, reload_data: Callable[[], tuple[LoadedDataset, Splits]]
+) -> Rows | None:
     """Load the texts of `--out-of-scope`, or else those of the training run; None if there are none.
 
-    Texts that are also rows to calibrate on are left out.
+    Texts that are also rows of the run are left out.
     """
-    task, source = predictor.task, config.out_of_scope
-    if source is not None:
-        return remove_texts_in_scope(task, load_out_of_scope(task, source, config), [rows], str(source))
-    if task.state.fitted_confidence.scope_weights is None:
-        return None
+    source = config.out_of_scope
+    if source is None:
+        if task.state.fitted_confidence.scope_weights is None:
+            return None
+        try:
+            return reload_data()[0].out_of_scope.get("train")
+        except UserError as error:
+            raise UserError(f"{error}; pass the texts of no class with --out-of-scope") from error
+    if is_linear_text_model(Path(config.run)):
+        raise UserError(
+            "--out-of-scope: a linear model of texts has no vectors of texts; omit it, or pass a run of "
+            "another method"
+        )
+    outside, known = load_out_of_scope(task, source, config), []
     try:
-        outside = reload_run_data(Path(config.run))[0].out_of_scope.get("train")
+        known = list(reload_data()[1].values())
     except UserError as error:
-        raise UserError(f"{error}; pass the texts of no class with --out-of-scope") from error
-    return None if outside is None else remove_texts_in_scope(task, outside, [rows], "of the run")
+        if config.data is not None:  # without it, the validation rows are needed, and the error is raised
+            report_warning(f"--out-of-scope {source}: texts of training rows are not left out ({error})")
+    return remove_texts_in_scope(task, outside, known, str(source))
 
 
 def _assign_folds(task: Task, rows: Rows, source: str) -> np.ndarray:
@@ -369,11 +400,14 @@ def _fit_classes(
     has_bias: bool,
     folds: np.ndarray,
     criterion: ThresholdCriterion | None,
+    fits_decisions: bool,
 ) -> tuple[dict[str, Any], LayerFit]:
     """Fit the output layer, prediction sets and, with their flags, thresholds and abstention.
 
     The outputs are those of the model as it was trained. Without [rows, hidden_size] vectors, only a
-    temperature is fitted. `coverage` is the fraction of the rows to answer; None without abstention.
+    temperature is fitted. `coverage` is the fraction of the rows to answer; None without abstention. If no
+    temperature makes the probabilities better, the run is refused, or with `fits_decisions`, its former
+    temperature or 1 is kept, whichever is better.
     """
 
     def decide(logits: np.ndarray) -> Decisions:
@@ -408,6 +442,9 @@ def _fit_classes(
             trained, logits=fold_logits[folds[trained.row], np.arange(len(trained.gold))]
         )
 
+    def scale(divisor: float) -> ProbabilityScorer:
+        return ProbabilityScorer(dataclasses.replace(trained, logits=trained.logits / divisor))
+
     methods: dict[str, Callable[[np.ndarray], LayerFit]] = {"temperature": fit_divided}
     if vectors is not None and len(folds) >= MIN_RELIABLE_ROWS:
         methods["adaptive temperature"] = partial(_fit_layer, trained, outputs.logits, vectors, has_bias)
@@ -422,6 +459,13 @@ def _fit_classes(
         if change.difference < 0 and change.p / 2 < MAX_P:
             method = "adaptive temperature"
     fits, after = all_fits[method], afters[method]
+    nll = {divisor: scale(divisor).score_all()["nll"] for divisor in (1.0, previous or 1.0)}
+    no_gain = describe_no_gain(nll[1.0], ProbabilityScorer(after).score_all()["nll"], len(folds))
+    if no_gain:
+        kept = min(nll, key=nll.__getitem__)
+        _refuse_or_warn(config, no_gain, fits_decisions, f", so the temperature is {kept:.3f}")
+        method, fits = "temperature", [LayerFit(kept, outputs.logits / kept)] * len(parts)
+        after = cross_fit_decisions(fits)
 
     def find_fit(is_used: np.ndarray) -> LayerFit:
         return fits[-1] if is_used.all() else fits[folds[~is_used][0]]

@@ -78,6 +78,8 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
         check_output_directory(Path(config.output_dir), EVALUATION, config.overwrite)
     task = load_run_task(Path(config.run), accepts_ensemble=True)
     _check_flags(config, task)
+    if config.compare:
+        _check_compared_run(config, task)
     columns = collect_passed_columns(config, task, config.run)
     if columns and not config.data:
         raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
@@ -89,7 +91,7 @@ def evaluate(settings: Mapping[str, Any]) -> Run:
             inputs.predictor.report_device()
         else:
             inputs = _load_text_inputs(task, config)
-        other = _load_compared_run(inputs.predictor, config) if config.compare else None
+        other = load_predictor(config.compare).use_batch_size(config.batch_size) if config.compare else None
         restore_best_metric(inputs.predictor.task, Path(config.run))
         sampled_splits = {
             name: sample_rows(rows, config.max_eval_samples, task.config.seed)
@@ -127,21 +129,22 @@ def restore_best_metric(task: Task, run: Path) -> None:
         task.state.best_metric = (name, -1 if is_lower_better(name) else 1)
 
 
-def _load_compared_run(predictor: Predictor, config: EvaluateConfig) -> Predictor:
-    task_name = predictor.task.definition.name
-    if not predictor.task.definition.predicts_rows:
+def _check_compared_run(config: EvaluateConfig, task: Task) -> None:
+    """Refuse a run of `--compare` that cannot be compared, before models are loaded."""
+    other, task_name = Path(str(config.compare)), task.definition.name
+    if not task.definition.predicts_rows:
         raise UserError(
-            f"--compare {config.compare}: runs of {task_name} predict different masked tokens, so their "
-            "scores cannot be compared; remove --compare"
+            f"--compare {other}: runs of {task_name} predict different masked tokens, so their scores cannot "
+            "be compared; remove --compare"
         )
-    other = load_predictor(str(config.compare)).use_batch_size(config.batch_size)
-    other_name = other.task.definition.name
+    if other.resolve() == Path(config.run).resolve():
+        raise UserError(f"--compare {other}: is the same run, which equals itself; pass another one")
+    other_name = load_run_task(other, accepts_ensemble=True).definition.name
     if other_name != task_name:
         raise UserError(
-            f"--compare {config.compare}: is a run of {other_name}, but {config.run} is a run of "
-            f"{task_name}; compare runs of one task"
+            f"--compare {other}: is a run of {other_name}, but {config.run} is a run of {task_name}; compare "
+            "runs of one task"
         )
-    return other
 
 
 # ---- rows

@@ -57,6 +57,7 @@ from bertkit.utils.reporting import (
     silence_reports,
     track_progress,
 )
+from bertkit.utils.text import format_signed
 
 PYTORCH, FP32, INT8, FP16 = "pytorch", "onnx", "int8", "fp16"  # variants of a model that are measured
 
@@ -284,9 +285,9 @@ def _require_small_drop(
         if drop.bound <= limit:
             continue
         problem = (
-            f"{run}: with {config.quantize}, {name} drops by {100 * drop.drop:.2f} points on "
-            f"{format_count(drop.num_rows, task.definition.unit)}, and by up to {100 * drop.bound:.2f} at a "
-            "confidence of 97.5 %"
+            f"{run}: with {config.quantize}, {name} drops by {format_signed(100 * drop.drop, '.2f')} points "
+            f"on {format_count(drop.num_rows, task.definition.unit)}, and by up to {100 * drop.bound:.2f} at "
+            "a confidence of 97.5 %"
         )
         needed = drop.count_needed_rows(limit)
         fix = (
@@ -666,7 +667,10 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
             continue
         scores, sizes = measurements["scores"], measurements["megabytes"]
         speeds = measurements["rows_per_second"]
-        changes = [f"{name} {scores[variant][name] - value:+.3f}" for name, value in scores[FP32].items()]
+        changes = [
+            f"{name} {format_signed(scores[variant][name] - value, '+.3f')}"
+            for name, value in scores[FP32].items()
+        ]
         out_console.print(
             f"{variant} compared with ONNX fp32: {', '.join(changes) or 'not scored'}; "
             f"{speeds[variant] / speeds[FP32]:.2f} times the speed "
@@ -676,8 +680,8 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
         )
     for name, drop in measurements.get("drop", {}).items():
         out_console.print(
-            f"{name} drops by {drop['points']:.2f} points, and by at most {drop['bound']:.2f} at a "
-            "confidence of 97.5 %",
+            f"{name} drops by {format_signed(drop['points'], '.2f')} points, and by at most "
+            f"{format_signed(drop['bound'], '.2f')} at a confidence of 97.5 %",
             soft_wrap=True,
         )
     model = f"model: {result.output_dir} (opset {measurements['opset']})"

@@ -63,7 +63,7 @@ from bertkit.utils.reporting import (
     use_reporter,
 )
 from bertkit.utils.system import read_int
-from bertkit.utils.text import replace_control_characters, replace_non_finite, validate
+from bertkit.utils.text import format_signed, replace_control_characters, replace_non_finite, validate
 from bertkit.utils.worker_processes import (
     WorkerProcess,
     check_process_count,
@@ -729,7 +729,9 @@ def _print_table(records: Sequence[Mapping[str, Any]]) -> None:
         row = dict(record)
         if "explanation" in record:
             words = sorted(record["explanation"], key=lambda word: -abs(word["attribution"]))[:MAX_WORDS]
-            row["explanation"] = ", ".join(f"{word['word']} {word['attribution']:+.2f}" for word in words)
+            row["explanation"] = ", ".join(
+                f"{word['word']} {format_signed(word['attribution'], '+.2f')}" for word in words
+            )
         rows.append(flatten_record(row))
     print_records(rows)
     for record in records:

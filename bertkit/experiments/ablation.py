@@ -28,6 +28,7 @@ from bertkit.stats.significance import average_values, compare_paired_scores, co
 from bertkit.tasks.pretrain.config import PretrainConfig
 from bertkit.tasks.pretrain.task import Pretrain
 from bertkit.utils.reporting import report_info
+from bertkit.utils.text import format_signed
 
 # Settings of the suite that also apply to fine-tuning.
 MACHINE_SETTINGS = (
@@ -355,9 +356,11 @@ def build_difference_table(metrics: Mapping[str, Any]) -> ResultTable:
     for task in _list_tasks(metrics):
         for name, runs in metrics["rows"].items():
             if difference := runs.get(task.name, {}).get("difference"):
-                points = f"{task.scale * difference['difference']:+.1f}"
-                bounds = " to ".join(f"{task.scale * bound:+.1f}" for bound in difference["interval"])
-                rows.append([name, task.title, points, bounds, f"{difference['p']:.3f}"])
+                points, *bounds = (
+                    format_signed(task.scale * value, "+.1f")
+                    for value in (difference["difference"], *difference["interval"])
+                )
+                rows.append([name, task.title, points, " to ".join(bounds), f"{difference['p']:.3f}"])
     return ResultTable(
         title="Differences",
         headings=("row", "task", "difference", "95 % interval", "p-value"),

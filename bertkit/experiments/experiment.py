@@ -660,10 +660,11 @@ def run_command(command: str, settings: dict[str, Any], as_json: bool, recipe: R
 
 
 def print_plan(metrics: Mapping[str, Any]) -> None:
-    """Print one line for each planned run. Lines are not wrapped, so paths can be copied."""
+    """Print one line for each planned run, or several runs. Lines are not wrapped, so paths can be copied."""
     plan: Sequence[Mapping[str, str]] = metrics["runs"]
+    num_runs = sum(int(row.get("runs", 1)) for row in plan)
     model = f" with {metrics['model']}" if metrics["model"] else ""
-    title = f"dry run of {format_count(len(plan), 'run')}{model}: nothing was written"
+    title = f"dry run of {format_count(num_runs, 'run')}{model}: nothing was written"
     out_console.print(title, markup=False, soft_wrap=True)
     lines = [list(plan[0]), *(list(run.values()) for run in plan)]
     widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]

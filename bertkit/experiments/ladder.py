@@ -20,7 +20,7 @@ import numpy as np
 
 from bertkit.commands import export
 from bertkit.data.table import Rows, fingerprint_splits
-from bertkit.errors import RunInterrupted, TrainingFailed, UserError, format_count
+from bertkit.errors import RunInterrupted, UserError, format_count
 from bertkit.experiments.experiment import Outcome, PlannedRun
 from bertkit.experiments.held_out import (
     PREDICTIONS_FILE,
@@ -31,7 +31,7 @@ from bertkit.experiments.held_out import (
     split_into_folds,
 )
 from bertkit.models.exported import load_onnx_model
-from bertkit.models.loading import ONNX_FILE, find_run_model, load_config
+from bertkit.models.loading import ONNX_FILE, find_model, find_run_model, load_config
 from bertkit.reports.tables import ResultTable, build_ladder_charts, render_experiment_page
 from bertkit.run.dry_run import dry_run
 from bertkit.run.load_data import LoadedData
@@ -49,7 +49,7 @@ from bertkit.training.failures import release_memory
 from bertkit.utils.compat import require_extra
 from bertkit.utils.files import join_command, stage_files, write_jsonl, write_text
 from bertkit.utils.reporting import report_info, silence_reports, use_reporter
-from bertkit.utils.text import dump_yaml
+from bertkit.utils.text import dump_yaml, format_signed
 
 LADDER_FILE, RECIPE_FILE, CANDIDATES_DIR = "ladder.json", "recipe.yaml", "candidates"
 RECOMMENDED_DIR, TEACHER_DIR = "recommended", "recommended-teacher"
@@ -149,13 +149,17 @@ class Ladder(TaskExperiment):
         return split_into_folds(data, self.config.folds)
 
     @cached_property
+    def models(self) -> list[str | None]:
+        """The encoders; None is the default one."""
+        names = [name.strip() for value in self.config.models for name in value.split(",") if name.strip()]
+        return [*dict.fromkeys(names)] or [self.config.model]
+
+    @cached_property
     def candidates(self) -> list[Candidate]:
         """The candidates with all settings of their runs; several encoders are in the names."""
-        models = [name.strip() for value in self.config.models for name in value.split(",") if name.strip()]
-        models = list(dict.fromkeys(models)) or [self.config.model]
-        titles = [Path(model or "").name for model in models]
+        models, titles = self.models, [Path(model or "").name for model in self.models]
         if len(set(titles)) < len(titles):
-            titles = models
+            titles = [str(model) for model in models]
         planned = []
         for candidate in self.config.candidates:
             for title, model in zip(titles, models, strict=True):
@@ -177,25 +181,41 @@ class Ladder(TaskExperiment):
         return dataclasses.replace(candidate, settings={**chosen, **reset})
 
     @cached_property
-    def reference(self) -> Candidate:
-        """The candidate that is prepared to check the data: one that is fine-tuned, if there is one."""
+    def _reference(self) -> tuple[Candidate, PreparedRun]:
+        """The first candidate that can be prepared, of those that are fine-tuned, if there are any."""
         runs = [one for one in self.candidates if one.origin == "run"]
-        return next((one for one in runs if one.is_fine_tuned), runs[0])
+        errors = []
+        for candidate in [one for one in runs if one.is_fine_tuned] or runs:
+            try:
+                return candidate, self.prepare_candidate(candidate)
+            except UserError as error:
+                errors.append(error)
+        raise errors[0]
 
-    @cached_property
+    @property
     def prepared(self) -> PreparedRun:
-        """The reference, prepared for the first fold."""
-        return self.prepare_candidate(self.reference)
+        """The reference, prepared for the first fold: it checks the data and the settings."""
+        return self._reference[1]
 
     def prepare_candidate(self, candidate: Candidate) -> PreparedRun:
         """Prepare the run of a candidate for the first fold."""
-        return self.get_group().prepare(candidate.settings, self.splits.final[0].splits)
+        try:
+            return self.get_group().prepare(candidate.settings, self.splits.final[0].splits)
+        except UserError as error:
+            raise UserError(name_flag(error)) from error
+
+    @property
+    def model_names(self) -> str:
+        """The encoders of the candidates, as the user passed them."""
+        return ", ".join(model or self.prepared.model_source.name for model in self.models)
 
     @property
     def metric(self) -> str:
         return self.prepared.task.state.best_metric[0]
 
     def prepare(self) -> list[str]:
+        for model in filter(None, self.models):  # a wrong name is an error, an unsuitable model is left out
+            find_model(model, "--models")
         self.fingerprints = fingerprint_splits(self.get_group().data.dataset.splits)
         _ = self.splits
         if self.metric == LOSS:
@@ -203,21 +223,36 @@ class Ladder(TaskExperiment):
         return [self.prepared.dataset.name]
 
     def describe_runs(self) -> dict[str, Any]:
-        runs = []
+        """Return a row for each candidate, in the order of training, in which `--time-limit` is used up.
+
+        A student is planned with the seconds of the slowest fine-tuned candidate.
+        """
+        rows: list[dict[str, str]] = []
+        slowest, total, parts = 0.0, 0.0, self.splits.final
         for candidate in self.candidates:
             reason = self.find_obstacle(candidate)
+            seconds = slowest if candidate.origin == "distilled" else 0.0
+            if reason is None and candidate.origin == "run":
+                try:
+                    seconds = self._estimate(candidate, None)
+                except UserError as error:
+                    reason = name_flag(error)
             if reason is not None:
                 self._leave_out(candidate, reason)
-            elif candidate.origin != "baseline":
-                runs += [
-                    {
-                        "folder": self._name_folder(candidate, part.fold or 0).as_posix(),
-                        **{split: str(len(part.splits[split])) for split in SPLITS},
-                    }
-                    for part in self.splits.final
-                ]
-        model = self.prepared.model_source.name
-        return {"task": "ladder", "model": model, "runs": runs, "left_out": self.left_out}
+                continue
+            if candidate.origin == "baseline":
+                continue
+            if candidate.is_fine_tuned:
+                slowest = max(slowest, seconds)
+            total += seconds * len(parts)
+            rows.append({
+                "candidate": candidate.name,
+                "runs": str(len(parts)),
+                **{split: str(len(parts[0].splits[split])) for split in SPLITS},
+                "seconds": f"{seconds * len(parts):.1f}" if seconds else "-",
+                "total": f"{total:.1f}",
+            })  # fmt: skip
+        return {"task": "ladder", "model": self.model_names, "runs": rows, "left_out": self.left_out}
 
     def _leave_out(self, candidate: Candidate, reason: str) -> None:
         self.left_out[candidate.name] = reason
@@ -249,7 +284,7 @@ class Ladder(TaskExperiment):
                 require_extra("onnx", export.REQUIRED_PACKAGES, "int8")
             except UserError as error:
                 return str(error)
-        if candidate.origin != "run" or candidate is self.reference:
+        if candidate.origin != "run" or candidate is self._reference[0]:
             return None
         try:
             features = self.prepare_candidate(candidate).features["train"]
@@ -301,13 +336,10 @@ class Ladder(TaskExperiment):
             run = dataclasses.replace(run, settings={**run.settings, "teacher": run.settings["model"]})
         try:
             return Outcome(self.train_run(run, splits, options))
-        except TrainingFailed as error:
-            return Outcome({}, str(error))
-        except UserError as error:
-            # The number of layers is known only after the teacher is trained. It may be too small.
-            if isinstance(error, RunInterrupted) or origin != "distilled":
-                raise
-            return Outcome({}, str(error))
+        except RunInterrupted:
+            raise
+        except UserError as error:  # about the encoder: the other candidates may do without it
+            return Outcome({}, name_flag(error))
 
     def _quantize(self, run: PlannedRun, rows: Rows) -> Outcome:
         """Write the model of a fine-tuned run in int8, and its predictions for the test rows."""
@@ -409,7 +441,10 @@ class Ladder(TaskExperiment):
         unfinished = [run for run in runs if not RunDir(run.folder).is_finished]
         must_fit = self.config.time_limit is not None and has_model and bool(unfinished)
         if must_fit:
-            seconds = self._estimate(candidate, source)
+            try:
+                seconds = self._estimate(candidate, source)
+            except UserError as error:
+                return name_flag(error)
             if reason := self._describe_excess(seconds, len(unfinished)):
                 return reason
         metrics: dict[Path, dict[str, Any]] = {}
@@ -513,10 +548,7 @@ class Ladder(TaskExperiment):
                 self.prepared.task, self.prepared.dataset, self.fingerprints,
                 {**self.prepared.dataset.splits, "train": self.splits.rows},
             ),
-            "model": ", ".join(dict.fromkeys(
-                candidate.settings["model"] or self.prepared.model_source.name
-                for candidate in self.candidates if candidate.is_fine_tuned
-            )),
+            "model": self.model_names,
             "metric": self.metric,
             "greater_is_better": self.sign > 0,
             "folds": self.config.folds,
@@ -644,6 +676,11 @@ class Ladder(TaskExperiment):
         return [dataclasses.replace(build_ladder_table(metrics), notes=describe_recommendation(metrics))]
 
 
+def name_flag(error: UserError) -> str:
+    """Return the message of a run, with the flag of a ladder."""
+    return re.sub(r"--model(?![\w-])", "--models", str(error))
+
+
 def trained_models(trained: Mapping[str, Trained]) -> list[Trained]:
     """Return the candidates that are models, without baselines."""
     return [one for one in trained.values() if one.runs]
@@ -679,7 +716,7 @@ def measure_prediction_speeds(trained: Trained, rows: Rows) -> tuple[float, floa
 
 
 def format_points(fraction: float) -> str:
-    return f"{100 * fraction:+.1f}"
+    return format_signed(100 * fraction, "+.1f")
 
 
 def format_minutes(seconds: float) -> str:
@@ -736,7 +773,8 @@ def describe_recommendation(metrics: Mapping[str, Any]) -> list[str]:
         lines = [f"recommended: {name}, the best model; no smaller one is within {margin} of it"]
     else:
         lines = [f"recommended: {name}, the smallest model within {margin} of the best one, {best}"]
-        bound = f"{metrics['drop']['bound']:.1f} points below {best}, with a confidence of 97.5 %"
+        bound = format_signed(metrics["drop"]["bound"], ".1f")
+        bound = f"{bound} points below {best}, with a confidence of 97.5 %"
         needed = metrics["needed_rows"]
         rows = "" if needed is None else f"; about {needed:,} rows may show that it is within {margin}"
         lines.append(

@@ -26,6 +26,7 @@ from bertkit.stats.significance import (
     compute_t_interval,
 )
 from bertkit.training.failures import OutOfMemory, release_memory, report_out_of_memory
+from bertkit.utils.text import format_signed
 
 SIGNIFICANCE_LEVEL = 0.05
 
@@ -231,7 +232,8 @@ def _describe_gain(metrics: Mapping[str, Any]) -> str:
         return f"{name}: the gain is not measured, because {ensemble['reason']}"
     return (
         f"{name}: {metric} {ensemble['score']:.4f} on {ensemble['rows']:,} rows of the {ensemble['split']} "
-        f"split; a single model {ensemble['mean_member_score']:.4f} (mean), gain {ensemble['gain']:+.4f}; "
+        f"split; a single model {ensemble['mean_member_score']:.4f} (mean), gain "
+        f"{format_signed(ensemble['gain'], '+.4f')}; "
         f"{ensemble['seconds_per_1000_rows']:.2f} seconds for 1,000 rows, a single model "
         f"{ensemble['mean_member_seconds_per_1000_rows']:.2f}"
     )
@@ -246,7 +248,8 @@ def _describe_comparison(metrics: Mapping[str, Any]) -> str:
     verdict = "a difference is shown" if result["is_different"] else "no difference shown"
     p_value = f"p = {result['p']:.3f}" if result["p"] >= 0.001 else "p < 0.001"
     return (
-        f"best settings against the defaults: {result['difference']:+.4f} {metrics['metric']} "
+        f"best settings against the defaults: {format_signed(result['difference'], '+.4f')} "
+        f"{metrics['metric']} "
         f"({_format_interval(result['interval'])}), {p_value} ({result['test']}): {verdict}"
     )
 

@@ -11,7 +11,7 @@ from bertkit.settings.recipes import serialize_settings
 from bertkit.stats.scope_score import RECALL
 from bertkit.stats.slices import MIN_SLICE_ROWS, format_p_value
 from bertkit.tasks.base import Task
-from bertkit.utils.text import dump_yaml
+from bertkit.utils.text import dump_yaml, format_signed
 
 # Values of --long-texts that the pipelines of transformers do not support.
 BERTKIT_ONLY_LONG_TEXTS = ("windows", "head+tail")
@@ -125,8 +125,9 @@ def format_comparison_rows(metrics: Mapping[str, Any]) -> list[tuple[str, ...]]:
     comparison = metrics.get("compared", {})
     rows: list[tuple[str, ...]] = []
     for name, result in comparison.get("difference", {}).items():
-        other_score, difference = f"{comparison['validation'][name]:.3f}", f"{result['difference']:+.3f}"
-        interval = "{:+.3f} to {:+.3f}".format(*result["interval"])
+        other_score = f"{comparison['validation'][name]:.3f}"
+        difference = format_signed(result["difference"], "+.3f")
+        interval = " to ".join(format_signed(bound, "+.3f") for bound in result["interval"])
         rows.append((name, other_score, difference, interval, f"{result['p']:.3g} ({result['test']})"))
     return rows
 
@@ -199,7 +200,7 @@ def format_slice_tables(metrics: Mapping[str, Any]) -> list[list[list[str]]]:
             table.append([
                 part["value"], f"{part['rows']:,}", "" if score is None else f"{score:.3f}",
                 "{:.3f} to {:.3f}".format(*interval) if interval else "",
-                f"{found['difference']:+.3f}" if found else "",
+                format_signed(found["difference"], "+.3f") if found else "",
                 format_p_value(found["p"]) if found else "",
             ])  # fmt: skip
         tables.append(table)

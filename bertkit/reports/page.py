@@ -5,7 +5,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ from bertkit.stats.calibration import Calibration
 from bertkit.stats.metric_modules import is_lower_better
 from bertkit.tasks import list_tasks
 from bertkit.tasks.view import Attribution, FinishedRun, View, build_error_browser
+from bertkit.utils.text import format_signed
 
 RISK_NOTE = (
     "Fraction of wrong predictions among the answered rows, if the model answers only the most confident "
@@ -150,6 +151,7 @@ def get_environment() -> jinja2.Environment:
     )
     environment.filters["number"] = _format_value
     environment.filters["counted"] = format_count
+    environment.filters["signed"] = partial(format_signed, spec="+.3f")
     return environment
 
 

@@ -2,12 +2,11 @@
 
 import copy
 import dataclasses
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,22 +20,19 @@ from bertkit.methods import choose_methods
 from bertkit.methods.base import Method
 from bertkit.methods.linear_text import LinearText
 from bertkit.models import heads, loading
-from bertkit.models.encoder import Encoder, compute_pooled_vectors
 from bertkit.models.layers import LAYER_LISTS, choose_layers, keep_layers, select_layers_of_config
 from bertkit.models.loading import ModelSource
 from bertkit.models.losses import Loss
 from bertkit.run.load_data import LoadedData, load_data, split_parsed_rows
+from bertkit.run.probe import Probe, load_probe
 from bertkit.run.results import MetricModules, bind_modules, set_best_metric
+from bertkit.run.word_budget import WordBudget, plan_word_budget
 from bertkit.settings.declaration import select_unset
 from bertkit.settings.run_settings import FineTuningConfig, RunConfig
-from bertkit.stats.linear_probe import MAX_PROBE_ROWS
 from bertkit.stats.metric_modules import MetricModule
 from bertkit.stats.significance import Scorer
-from bertkit.tasks import task_class, task_definition
-from bertkit.tasks.base import Task, TrainingBudget, get_weights
+from bertkit.tasks.base import Task, get_weights
 from bertkit.tasks.out_of_scope import MIN_ROWS_OUT_OF_SCOPE
-from bertkit.tasks.probe import Probe
-from bertkit.tasks.text.task import SequenceTask, predict_by_probe
 from bertkit.training.arguments import (
     check_precision,
     choose_deterministic_workspace,
@@ -46,72 +42,9 @@ from bertkit.training.arguments import (
     suggest_hyperparameters,
 )
 from bertkit.utils import devices
-from bertkit.utils.reporting import report_info, report_warning, silence_reports
+from bertkit.utils.reporting import report_info, report_warning
 
 UNK_WARNING_FRACTION, UNK_ERROR_FRACTION = 0.05, 0.30  # of all tokens of the training texts
-
-
-# ---- the probe of `--probe`, which scores the model again and again during pre-training
-
-
-@dataclass(frozen=True)
-class LinearProbe(Probe):
-    """A labeled dataset on which a linear model on the vectors of the encoder is fitted and scored."""
-
-    name: str
-    task: SequenceTask
-    splits: Splits  # at most `MAX_PROBE_ROWS` rows for training, and as many for validation
-
-    @property
-    def metric(self) -> str:
-        return self.task.state.label_type.default_metric
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {split: len(self.splits[split]) for split in ("train", "validation")}
-
-    def compute(self, model: Any, tokenizer: Any, max_length: int) -> float:
-        self.task.resolve(max_length=max_length)
-        encoder = Encoder(model.base_model, tokenizer.pad_token_id)
-        parts = [self.splits["train"], self.splits["validation"]]
-        features = [self.task.featurize(part, tokenizer) for part in parts]
-        vectors = [compute_pooled_vectors(encoder, part) for part in features]
-        return predict_by_probe(self.task, vectors, parts).score_all()[self.metric]
-
-
-def load_probe(task_name: str, config: RunConfig) -> Probe | None:
-    """Load the data of `--probe`; return None if it is not set."""
-    name = config.probe
-    if name is None:
-        return None
-    if probe := task_class(task_name)(config).load_probe():
-        return probe
-    probe_config = task_definition("classify").config(
-        data=name, data_dir=config.data_dir, seed=config.seed, max_train_samples=MAX_PROBE_ROWS,
-        max_eval_samples=MAX_PROBE_ROWS,
-    )  # fmt: skip
-    try:
-        with silence_reports():
-            data = load_data("classify", probe_config)
-            splits = split_parsed_rows(data.task, data.dataset)
-    except UserError as error:
-        message = str(error)  # about the data of `classify`
-        if "--data" in message:
-            raise UserError(re.sub(r"--data(?![\w-])", "--probe", message)) from error
-        problem = message.partition("; ")[0].removeprefix(f"{name}: ")
-        raise UserError(
-            f"--probe {name}: {problem}; pass a dataset that `bertkit classify --data` reads without other "
-            "flags"
-        ) from error
-    if data.task.state.new_tokens:
-        raise UserError(
-            f"--probe {name}: the texts have marked entities, and the vectors of the markers are untrained; "
-            "pass another dataset"
-        )
-    probe = LinearProbe(data.dataset.name, cast("SequenceTask", data.task), splits)
-    sizes = " and ".join(f"{len(splits[split]):,} {split}" for split in ("train", "validation"))
-    report_info(f"probe: {probe.name}; {probe.metric} of a linear model, with {sizes} rows")
-    return probe
 
 
 # ---- the run
@@ -150,7 +83,7 @@ class PreparedRun:
     loss: Loss = field(init=False)  # of the predictions, by which the task evaluates the model
     metric_modules: MetricModules = field(default_factory=MetricModules)
     options: RunOptions = field(default_factory=RunOptions)
-    budget: TrainingBudget | None = None  # such as that of `--word-budget`
+    budget: WordBudget | None = None  # None without `--word-budget`
 
     @property
     def config(self) -> Any:
@@ -202,7 +135,7 @@ def prepare(
     check_precision(config)
     if config.deterministic:
         choose_deterministic_workspace()
-    probe = load_probe(task_name, config)
+    probe = load_probe(config)
     if data is None:
         data = load_data(task_name, config)
         data = dataclasses.replace(data, splits=split_parsed_rows(data.task, data.dataset))
@@ -278,7 +211,8 @@ def _prepare_linear_text(
     encoder = ""
     if method.needs_encoder:
         source = task.resolve_model(config.model is not None)
-        loading.load_config(source)  # before the fit
+        # before the fit, which reads these files
+        loading.require_embeddings(source, loading.load_config(source), loading.load_tokenizer(source))
         task.resolve(**select_unset(task.config, {"model": source.name}))
         encoder, source = f", token vectors of {source.name}", dataclasses.replace(source, name=method.name)
     model_config = task.configure_model(PreTrainedConfig(), source)
@@ -505,6 +439,6 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
             f"batch_size {merged.batch_size}, gradient_accumulation_steps "
             f"{merged.gradient_accumulation_steps}: the same effective batch size in larger batches"
         )
-    prepared.budget = task.plan_budget(prepared.features["train"])
-    if prepared.budget is not None:
+    if config.word_budget is not None:
+        prepared.budget = plan_word_budget(prepared.config, prepared.features["train"])
         task.resolve(max_steps=prepared.budget.steps)

@@ -484,7 +484,7 @@ class Session:
 
     @property
     def log_history(self) -> list[dict[str, Any]]:
-        """The log of the trainer, with what the task adds."""
+        """The log of the trainer, with the words of `--word-budget`."""
         log, budget = self.trainer.state.log_history, self.prepared.budget
         return budget.complete_log(log) if budget else log
 

@@ -86,6 +86,7 @@ class Setting:
         completion: Source of values for shell completion; see `bertkit.cli.options`.
         plugins: Kind of the plugins whose names are further values of a `Literal`. A setting with a single
             value has neither flag nor parameter.
+        parse_text: Function that returns the value of a text that the type does not parse, or None.
         describe_problem: Function that returns the problem with a value and the fix, or None if it is valid.
     """
 
@@ -106,6 +107,7 @@ class Setting:
     is_saved: bool = True
     completion: str | None = None
     plugins: Kind | None = None
+    parse_text: Callable[[str], Any] | None = None
     describe_problem: Callable[[Any], str | None] | None = None
 
     @property

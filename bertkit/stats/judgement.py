@@ -9,6 +9,7 @@ import numpy as np
 from bertkit.errors import format_count
 from bertkit.stats.calibration import Decisions, compute_calibration
 from bertkit.stats.significance import ScoreDifference, Scorer, compare_scorers
+from bertkit.utils.text import format_signed
 
 Verdict = Literal["better", "no_difference", "worse"]
 # Exit statuses of the commands that compare two models.
@@ -130,8 +131,8 @@ def judge(
         text = f"{sentence}: {numbers} (no difference)."
     else:
         text = (
-            f"{sentence}: {numbers} (difference {found.difference:+.3f}, 95 % interval {low:+.3f} to "
-            f"{high:+.3f})."
+            f"{sentence}: {numbers} (difference {format_signed(found.difference, '+.3f')}, 95 % interval "
+            f"{format_signed(low, '+.3f')} to {format_signed(high, '+.3f')})."
         )
     perfect = [
         name

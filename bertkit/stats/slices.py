@@ -22,6 +22,7 @@ from bertkit.stats.significance import (
     compute_central_interval,
     compute_wilson_interval,
 )
+from bertkit.utils.text import format_signed
 
 MAX_VALUES = 20  # slices of a column; more numbers become quartiles
 MIN_SLICE_ROWS = 30  # for a bootstrap interval and for the test, in the slice and in the other rows
@@ -332,11 +333,11 @@ def format_p_value(p: float) -> str:
 def _describe_worst(column: str, part: SliceScores, is_worse: bool, sign: int, unit: str) -> WorstSlice:
     assert part.difference is not None
     score, found = part.scores[part.metric], part.difference
-    low, high = found.interval
+    low, high = (format_signed(bound, "+.3f") for bound in found.interval)
     name = f"{column} = {shorten(part.value)} ({format_count(part.rows, unit)})"
     numbers = (
         f"{part.metric} {score:.3f}, {abs(found.difference):.3f} {'below' if sign > 0 else 'above'} the "
-        f"other {unit}s (95 % interval {low:+.3f} to {high:+.3f}, p {format_p_value(found.p)} after Holm's "
+        f"other {unit}s (95 % interval {low} to {high}, p {format_p_value(found.p)} after Holm's "
         "correction)"
     )
     start = (

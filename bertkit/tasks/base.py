@@ -45,7 +45,6 @@ from bertkit.stats.metric_modules import DecodedPredictions
 from bertkit.stats.scores import Scores
 from bertkit.stats.significance import Scorer, average_values
 from bertkit.tasks import TaskDef
-from bertkit.tasks.probe import Probe
 from bertkit.utils.reporting import report_warning
 
 if TYPE_CHECKING:  # linear models of texts predict without torch
@@ -619,26 +618,6 @@ class Preview:
     notes: list[str]
 
 
-class TrainingBudget(ABC):
-    """A number of steps that a task plans, and what it says about each step.
-
-    Attributes:
-        steps: Number of steps.
-        kept_steps: The steps after which the model is kept in `RUN/words/`, by the name of its directory.
-    """
-
-    steps: int
-    kept_steps: Mapping[str, int]
-
-    @abstractmethod
-    def complete_log(self, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the log of the trainer, with more values for each `step`."""
-
-    @abstractmethod
-    def summarize(self, log: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-        """Return more sections of `metrics.json`, from the log of `complete_log` and the trained steps."""
-
-
 class Task(ABC):
     """A task in one run: its definition, the settings of the run, and what the run has found.
 
@@ -703,16 +682,6 @@ class Task(ABC):
     @abstractmethod
     def input_schema(self) -> InputSchema:
         """The columns that the task reads; those that are not guessed yet are missing."""
-
-    # ---- training
-
-    def load_probe(self) -> Probe | None:
-        """Load the data of `--probe` if it is of a kind that only this task has."""
-        return None
-
-    def plan_budget(self, features: Any) -> "TrainingBudget | None":
-        """Return the budget of the training with these features, which decides its steps; else None."""
-        return None
 
     # ---- rows
 

@@ -64,8 +64,11 @@ def separate_out_of_scope(task: Task, rows: Rows) -> tuple[Rows, Rows | None]:
 
 def exclude_equal_texts(task: Task, texts: Rows, others: Iterable[Rows]) -> Rows:
     """Return the texts that no other row has."""
-    known = np.concatenate([task.make_split_keys(rows).identity for rows in others])
-    return texts.select(np.flatnonzero(~np.isin(task.make_split_keys(texts).identity, known)))
+    identity = task.make_split_keys(texts).identity
+    is_known = np.zeros(len(texts), bool)
+    for rows in others:
+        is_known |= np.isin(identity, task.make_split_keys(rows).identity)
+    return texts.select(np.flatnonzero(~is_known))
 
 
 def remove_texts_in_scope(task: Task, outside: Rows, inside: Iterable[Rows], source: str) -> Rows:

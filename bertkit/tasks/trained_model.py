@@ -112,12 +112,6 @@ class TrainedLinearText(TrainedModel):
         features: LabeledRows = task.encode_rows(rows)
         return features
 
-    def compute_scope_features(self, rows: Rows, divisor: float, description: str = "scoring") -> np.ndarray:
-        raise UserError(
-            "--out-of-scope: a linear model of texts has no vectors of texts; omit it, or pass a run of "
-            "another method"
-        )
-
     def compute_outputs(self, rows: Rows, description: str = "scoring") -> Outputs:
         from bertkit.models.linear_text import PREDICTED_ROWS
 

@@ -124,6 +124,22 @@ def get_result(reference: Any, name: str, consequence: str, fix: str) -> Any:
         raise UserError(f"{name}: {problem}, and {consequence}; {fix}") from None
 
 
+def check_address(config: Any) -> None:
+    """Check, before work, that a cluster answers at the address of `--ray`, and that tasks have the device.
+
+    A connection of the caller is used, whatever the address.
+    """
+    if config.device.startswith("cuda:"):
+        raise UserError(f"--device {config.device}: a task of --ray has its own GPUs; pass cuda")
+    if ray.is_initialized():
+        return
+    server = os.environ.get("RAY_ADDRESS", "") if config.ray == AUTO else config.ray
+    if ADDRESS.fullmatch(server):
+        _require_server(config.ray, server)
+    elif config.ray not in (AUTO, LOCAL) and "://" not in config.ray:
+        raise UserError(f"--ray {config.ray}: is no address; pass auto, local or HOST:PORT")
+
+
 @contextmanager
 def connect(config: Any) -> Iterator[Cluster]:
     """Connect to the cluster of `--ray` during the block; a connection of the caller is used and stays open.
@@ -131,8 +147,6 @@ def connect(config: Any) -> Iterator[Cluster]:
     The address may be `local`, for a new Ray on this machine, or `auto`: the cluster of RAY_ADDRESS or of
     this machine, else a new one.
     """
-    if config.device.startswith("cuda:"):
-        raise UserError(f"--device {config.device}: a task of --ray has its own GPUs; pass cuda")
     num_cpus = config.num_cpus or read_int("OMP_NUM_THREADS", 0) or 1
     is_own = not ray.is_initialized()
     if is_own:
@@ -166,9 +180,6 @@ def _start(address: str, num_cpus: int) -> None:
     variables["OMP_NUM_THREADS"] = str(num_cpus)
     variables[HIDE_GPUS] = "1"
     resources: Any = {"num_cpus": count_cores(), "include_dashboard": False} if address == LOCAL else {}
-    server = os.environ.get("RAY_ADDRESS", "") if address == AUTO else address
-    if ADDRESS.fullmatch(server):
-        _require_server(address, server)
     try:
         with _keep_signal_handlers():
             ray.init(

@@ -82,6 +82,12 @@ class _UniqueKeyLoader(_SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def format_signed(number: float, spec: str) -> str:
+    """Format a number that may be negative; one that is rounded to 0 has no minus sign."""
+    text = format(number, spec)
+    return text if float(text) else format(0.0, spec)
+
+
 def read_yaml(path: Path, kind: str = "run", hint: str = "run the training again") -> Any:
     """Return the content of a YAML file. The loader constructs only plain data, never other objects.
 

@@ -37,6 +37,9 @@ def require_one_executor(config: Any, name: str) -> str:
                 f"--{name} {processes}: cannot be combined with --ray, which uses all CPUs or GPUs of the "
                 "nodes; pass one of them"
             )
+        from bertkit.utils import ray_cluster  # imports ray
+
+        ray_cluster.check_address(config)
         return flag
     for other in ("num_cpus", "num_gpus"):
         if getattr(config, other) is not None:

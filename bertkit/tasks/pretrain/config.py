@@ -19,6 +19,23 @@ MODEL_SIZES = {
 }  # fmt: skip
 
 
+MILLION = 1_000_000
+WORD_UNITS = {"k": 1_000, "M": MILLION}
+
+
+def parse_word_count(text: str) -> int | None:
+    """Return a number of words such as `2M` or `500k`, or None if the text is none."""
+    unit = WORD_UNITS.get(text[-1:], 1)
+    number = text[:-1] if unit > 1 else text
+    return int(number) * unit if number.isdecimal() else None
+
+
+def format_word_count(count: int) -> str:
+    """Return a number of words as the settings take it, such as `2M`."""
+    unit = next((unit for unit in ("M", "k") if count % WORD_UNITS[unit] == 0), "")
+    return f"{count // WORD_UNITS.get(unit, 1)}{unit}"
+
+
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(TextConfig, RunConfig):
     """The settings of `pretrain-mlm-nsp`."""
@@ -128,8 +145,9 @@ class PretrainConfig(TextConfig, RunConfig):
         default_text="no limit", replaces=("max_steps", "epochs"),
     )  # fmt: skip
     word_budget: int | None = setting(
-        None, "Words of the training text to read; sets the number of steps.", Panel.SPEED, min=1,
-        default_text="no limit", replaces=("max_steps", "epochs", "time_limit"),
+        None, "Words of the training text to read, such as 10M; sets the number of steps.", Panel.SPEED,
+        min=1, default_text="no limit", replaces=("max_steps", "epochs", "time_limit"),
+        parse_text=parse_word_count,
     )  # fmt: skip
     save_words: str | None = setting(
         None, "Numbers of words after which the model is evaluated and kept in RUN/words/, such as 1M,2M.",
@@ -187,14 +205,13 @@ class PretrainConfig(TextConfig, RunConfig):
             )
         counts = [*range(MILLION, 10 * MILLION, MILLION), *range(10 * MILLION, 101 * MILLION, 10 * MILLION)]
         if text is not None:
-            parts = [part.strip() for part in text.split(",")]
-            units = [WORD_UNITS.get(part[-1:], 1) for part in parts]
-            numbers = [part[:-1] if unit > 1 else part for part, unit in zip(parts, units, strict=True)]
-            if not all(map(str.isdecimal, numbers)):
-                raise UserError(
-                    f"--save-words {text}: cannot parse it; write numbers of words such as 500k,1M,2M"
-                )
-            counts = [int(number) * unit for number, unit in zip(numbers, units, strict=True)]
+            counts = []
+            for part in text.split(","):
+                if (count := parse_word_count(part.strip())) is None:
+                    raise UserError(
+                        f"--save-words {text}: cannot parse it; write numbers of words such as 500k,1M,2M"
+                    )
+                counts.append(count)
             if not 0 < min(counts) <= max(counts) <= budget:
                 raise UserError(
                     f"--save-words {text}: has numbers outside of 1 to --word-budget {budget:,}; omit them"
@@ -208,16 +225,6 @@ class PretrainConfig(TextConfig, RunConfig):
         if self.phases is None:
             return super().max_training_length()
         return max(phase.length for phase in parse_phases(self.phases))
-
-
-MILLION = 1_000_000
-WORD_UNITS = {"k": 1_000, "M": MILLION}
-
-
-def format_word_count(count: int) -> str:
-    """Return a number of words as `--save-words` takes it, such as `2M`."""
-    unit = next((unit for unit in ("M", "k") if count % WORD_UNITS[unit] == 0), "")
-    return f"{count // WORD_UNITS.get(unit, 1)}{unit}"
 
 
 def get_scratch_flags(config_class: type[PretrainConfig]) -> dict[str, str]:

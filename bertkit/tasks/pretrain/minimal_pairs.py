@@ -25,11 +25,9 @@ from bertkit.models.loading import get_max_positions, takes_token_type_ids
 from bertkit.models.pooling import is_causal
 from bertkit.models.pretraining import MASKED_POSITIONS
 from bertkit.stats.significance import compute_wilson_interval
-from bertkit.tasks.probe import Probe
-from bertkit.utils.reporting import silence_reports, track_progress
+from bertkit.utils.reporting import track_progress
 
 GOOD, BAD = "sentence_good", "sentence_bad"
-MAX_PROBE_PAIRS = 1_000  # their accuracy has a standard error of 1.6 points
 BATCH_TOKENS = 2_048  # larger batches of short sentences do not fit into the cache of a processor
 
 
@@ -248,27 +246,6 @@ def compute_unigram_scores(
     frequencies[: len(counts)] += counts[: len(is_special)]
     log_probabilities = np.log(frequencies / frequencies.sum())
     return np.array([log_probabilities[ids].sum() for ids in texts])
-
-
-# ---- the probe of a run
-
-
-@dataclass(frozen=True)
-class MinimalPairsProbe(Probe):
-    """Minimal pairs, whose accuracy is the score."""
-
-    name: str
-    pairs: MinimalPairs  # at most `MAX_PROBE_PAIRS`
-    metric = "minimal_pairs"
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        return {"pairs": len(self.pairs.rows)}
-
-    def compute(self, model: Any, tokenizer: Any, max_length: int) -> float:
-        with silence_reports():
-            tokenized, scores = score_pairs(self.pairs, model, tokenizer, self.name)
-        return float(find_correct(scores[tokenized.good], scores[tokenized.bad]).mean())
 
 
 # ---- summary

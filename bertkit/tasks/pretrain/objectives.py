@@ -32,6 +32,8 @@ from bertkit.settings.declaration import get_flag, get_settings, list_settings
 from bertkit.stats.scores import Scores, score_pretraining
 from bertkit.tasks.base import TransformersPipeline
 from bertkit.tasks.pretrain.config import PretrainConfig
+from bertkit.tasks.pretrain.minimal_pairs import has_minimal_pairs
+from bertkit.utils.files import expand_home
 
 
 @dataclass(frozen=True)
@@ -91,11 +93,16 @@ class Objective:
         return getattr(transformers, self.model_class)
 
     def validate_config(self, config: PretrainConfig) -> None:
-        """Check that the masking settings agree with each other and apply to the objective."""
+        """Check that the settings of the masking and the probe agree, and apply to the objective."""
         if config.generator_size is not None and config.objective != "rtd":
             raise UserError(
                 f"--generator-size: --objective {config.objective} has no generator; leave it out, or pass "
                 "--objective rtd"
+            )
+        if config.probe and not self.predicts_tokens and has_minimal_pairs(expand_home(config.probe)):
+            raise UserError(
+                f"--probe {config.probe}: --objective {self.name} trains a model that predicts no tokens, so "
+                "it cannot score minimal pairs; pass a labeled dataset, or another objective"
             )
         if config.mask_replace_prob + config.random_replace_prob > 1:
             flags = (

@@ -44,7 +44,6 @@ from bertkit.tasks.base import (
     ScoreDetail,
     Task,
     TaskState,
-    TrainingBudget,
     TransformersPipeline,
 )
 from bertkit.tasks.pretrain.config import (
@@ -54,21 +53,10 @@ from bertkit.tasks.pretrain.config import (
     apply_phases,
     check_scratch_settings,
 )
-from bertkit.tasks.pretrain.minimal_pairs import (
-    MAX_PROBE_PAIRS,
-    MinimalPairsProbe,
-    describe_minimal_pairs,
-    has_minimal_pairs,
-    load_minimal_pairs,
-)
 from bertkit.tasks.pretrain.objectives import OBJECTIVES, Objective
-from bertkit.tasks.probe import Probe
 from bertkit.training.arguments import suggest_pretraining_rate
-from bertkit.training.callbacks import merge_log_history
-from bertkit.training.samplers import count_words_by_step
 from bertkit.utils import distributed
-from bertkit.utils.files import expand_home
-from bertkit.utils.reporting import report_info, report_warning
+from bertkit.utils.reporting import report_warning
 
 # For continued pre-training. The README of google-research/bert recommends a smaller rate than from scratch.
 CONTINUED_LEARNING_RATE = 2e-5
@@ -89,36 +77,6 @@ class PretrainState(TaskState):
     training_rows: Rows  # from `featurize`
     eval_collator: Any  # from `make_collator`
     validation_sums: np.ndarray | None = None  # outputs on the validation split, from `fit_decision`
-
-
-class WordBudget(TrainingBudget):
-    """The budget of `--word-budget`: the words that are read after each step, and the models to keep."""
-
-    def __init__(self, words: np.ndarray, budget: int, checkpoints: Mapping[str, int]) -> None:
-        self.words, self.budget, self.checkpoints = words, budget, checkpoints
-        self.steps = len(words)
-        self.kept_steps = {name: int(np.searchsorted(words, n)) + 1 for name, n in checkpoints.items()}
-
-    def complete_log(self, log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        return [
-            {**entry, "words": float(self.words[entry["step"] - 1]) if entry["step"] else 0.0}
-            for entry in log
-        ]
-
-    def summarize(self, log: list[dict[str, Any]], steps: int) -> dict[str, Any]:
-        """Return the section "words": the scores by the number of words, up to the last step."""
-        entries = {entry["step"]: entry for entry in merge_log_history(log)}
-        curve = [
-            {
-                "words": self.checkpoints[name], "step": step,
-                **{key.removeprefix("eval_"): value for key, value in entries.get(step, {}).items()
-                   if key.startswith("eval_")},
-            }
-            for name, step in self.kept_steps.items()
-            if step <= steps
-        ]  # fmt: skip
-        seen = float(self.words[steps - 1]) if steps else 0.0
-        return {"words": {"budget": self.budget, "seen": seen, "curve": curve}}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -382,35 +340,6 @@ class Pretrain(Task):
 
     def make_loss(self, features: Any) -> Loss:
         return self.objective.make_loss()
-
-    # ---- the probe and the words
-
-    def load_probe(self) -> Probe | None:
-        name = str(self.config.probe)
-        if not has_minimal_pairs(path := expand_home(name)):
-            return None
-        if not self.objective.predicts_tokens:
-            raise UserError(
-                f"--probe {name}: --objective {self.objective.name} trains a model that predicts no tokens, "
-                "so it cannot score minimal pairs; pass a labeled dataset, or another objective"
-            )
-        pairs = load_minimal_pairs(path, "--probe").sample(MAX_PROBE_PAIRS, self.config.seed)
-        report_info(f"probe: {describe_minimal_pairs(pairs)}")
-        return MinimalPairsProbe(pairs.name, pairs)
-
-    def plan_budget(self, features: Any) -> TrainingBudget | None:
-        config = self.config
-        if (budget := config.word_budget) is None:
-            return None
-        words = count_words_by_step(
-            features, config.batch_size or features.batch_size_for(config.tokens_per_batch),
-            config.gradient_accumulation_steps * distributed.get_world_size(), config.seed, budget,
-        )  # fmt: skip
-        passes = words[-1] / features.phase_features[0].count_words_for_epoch(0).sum()
-        report_info(
-            f"--word-budget {budget:,}: {format_count(len(words), 'step')}, {passes:.1f} passes over the text"
-        )
-        return WordBudget(words, budget, config.list_word_checkpoints())
 
     # ---- scores
 
