@@ -43,7 +43,7 @@ from bertkit.stats.significance import mcnemar_test
 from bertkit.stats.slices import correct_by_holm
 from bertkit.utils.reporting import silence_libraries, silence_reports
 from docs_page import format_table, replace_section
-from harness import ROOT, describe_machine, publish
+from harness import OUT_HELP, ROOT, describe_machine, publish
 from text_datasets import DATASETS, Pairs, draw_rows
 
 BUDGETS = (10, 30, 100, 300)  # seconds of training
@@ -78,7 +78,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--setfit-steps", type=int, help="of the contrastive training of SetFit, at most")
-    parser.add_argument("--out", type=Path, help="write the report to this Markdown file as well")
+    parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the tables to docs/ladder.md")
     return parser.parse_args(argv)
 

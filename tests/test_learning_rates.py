@@ -1,5 +1,6 @@
 """Default learning rates and batches: the rates of many encoders' authors, and continued pre-training."""
 
+import runpy
 from types import SimpleNamespace
 
 import pytest
@@ -77,6 +78,18 @@ def test_epochs_and_batch_size_follow_the_number_of_rows():
     assert suggest_hyperparameters(20_000, minilm)[0]["learning_rate"] == 1e-4
     assert suggest_hyperparameters(1_000, base, is_lora=True)[0] == few | {"learning_rate": 3e-4}
     assert suggest_hyperparameters(1, base)[1] == "for 1 training row and 12 layers of size 768"
+
+
+def test_few_rows_are_read_for_at_least_200_steps():
+    from transformers import BertConfig
+
+    from bertkit.training import arguments
+
+    suggest = runpy.run_path(arguments.__file__)["suggest_hyperparameters"]  # not that of `make_runs_cheap`
+    epochs = {
+        rows: suggest(rows, BertConfig())[0]["epochs"] for rows in (1, 16, 17, 58, 450, 799, 800, 4_999)
+    }
+    assert epochs == {1: 200, 16: 200, 17: 189, 58: 56, 450: 8, 799: 5, 800: 4, 4_999: 4}
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib.util
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -238,6 +239,7 @@ LORA_RATE_FACTOR = 10
 MAX_MERGED_TOKENS = 2**16  # of a batch, such as 128 sequences of 512 tokens
 ACTIVATION_BYTES = 100  # for each token, layer and hidden unit; BERT-BASE in bf16 takes about half
 FEW_ROWS, MANY_ROWS = 5_000, 100_000  # numbers of training rows
+MIN_STEPS = 200  # of the default batch size; docs/design/defaults.md compares other numbers
 
 
 def suggest_hyperparameters(
@@ -246,6 +248,7 @@ def suggest_hyperparameters(
     """Suggest values for `epochs`, `learning_rate` and `batch_size`, with the reason in one line."""
     if rows < FEW_ROWS:
         epochs, batch_size = 4.0, 16
+        epochs = max(epochs, float(math.ceil(MIN_STEPS * batch_size / max(rows, batch_size))))
     elif rows <= MANY_ROWS:
         epochs, batch_size = 3.0, 32
     else:
