@@ -94,11 +94,11 @@ def train_bertkit(*settings_of_rows: str, **settings: Any) -> Callable[..., Pred
     """Return a system that runs `bertkit.classify` with these settings, and those of the rows."""
 
     def train(rows: Rows) -> Predict:
-        run = bertkit.classify(
+        bertkit.classify(
             data=make_records(rows), seed=rows.seed, output_dir=str(rows.folder / "run"), **settings,
             **{name: getattr(rows, name) for name in settings_of_rows},
         )  # fmt: skip
-        predictor = bertkit.load(run.output_dir)
+        predictor = bertkit.load(rows.folder / "run")
 
         def predict(texts: list[str]) -> list[str]:
             return [record["predicted"] for record in predictor.predict([{"text": text} for text in texts])]
