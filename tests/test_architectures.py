@@ -245,7 +245,7 @@ def test_missing_activation_checkpointing_is_refused_before_training(cli, task, 
     folder, _ = tiny_of("albert", tmp_path / "model")
     data = write_rows(tmp_path / "toy.jsonl", ROW_MAKERS[task](40))
     args = ["--data", data, "--model", folder, "--gradient-checkpointing", "-o", tmp_path / "run"]
-    words = ["--gradient-checkpointing: albert does not support it; leave it out"]
+    words = ["--gradient-checkpointing: albert does not support it; omit it"]
     assert_refused(cli, tmp_path, args, words, command=task)
 
 

@@ -72,7 +72,7 @@ FILES = {
                             ["--label-smoothing", 0.1], ["--label-smoothing", "no classes"]),
     "set without value": (to_csv(GOOD_ROWS), ["--set", "adam_beta1"], ["--set adam_beta1", "KEY=VALUE"]),
     "set without key": (to_csv(GOOD_ROWS), ["--set", "=1"],
-                        ["--set : TrainingArguments has no such field; leave it out"]),
+                        ["--set : TrainingArguments has no such field; omit it"]),
     "set a field with a flag": (to_csv(GOOD_ROWS), ["--set", "learning_rate=1"],
                            ["learning_rate", "--learning-rate"]),
     "set a field that bertkit sets": (to_csv(GOOD_ROWS), ["--set", "save_strategy=no"],
@@ -357,7 +357,7 @@ def test_validation_fraction_with_validation_rows_is_reported(cli, tiny, toy, tm
     dev = write_rows(tmp_path / "dev.jsonl", make_toy_rows(20, seed=1))
     args = ["--model", tiny, "--validation-fraction", 0.2, "--output-dir", tmp_path / "run"]
     both = [*args, "--data", toy, "--validation", dev]
-    assert_refused(cli, tmp_path, both, ["--validation-fraction", "--validation", "leave out one"])
+    assert_refused(cli, tmp_path, both, ["--validation-fraction", "--validation", "omit one"])
     own = write_rows(tmp_path / "folder" / "dev.jsonl", make_toy_rows(20, seed=1)).parent
     shutil.copy(toy, own / "train.jsonl")
     status, _, err = cli("classify", *args, "--data", own, "--dry-run")

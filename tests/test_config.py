@@ -93,9 +93,7 @@ def test_the_same_settings_are_paths_in_all_commands(config):
 
 
 def test_an_empty_value_is_refused_with_the_help_text():
-    with pytest.raises(
-        UserError, match=r"r: phases: is empty; pass a value or leave it out .*128:0.9,512:0.1"
-    ):
+    with pytest.raises(UserError, match=r"r: phases: is empty; pass a value or omit it .*128:0.9,512:0.1"):
         validate_settings(PretrainConfig, {"phases": ""}, "r")
 
 

@@ -95,7 +95,7 @@ def test_algorithms_are_deterministic_only_during_the_run(dry_run, tiny, toy, tm
         (
             "cumsum_cuda_kernel does not have a deterministic implementation, but you set "
             "'torch.use_deterministic_algorithms(True)'. You can turn off determinism ...",
-            "--deterministic: cumsum_cuda_kernel has no deterministic algorithm on this device; leave it out",
+            "--deterministic: cumsum_cuda_kernel has no deterministic algorithm on this device; omit it",
         ),
         (
             "Deterministic behavior was enabled with either `torch.use_deterministic_algorithms(True)` or "

@@ -308,5 +308,5 @@ def test_tf32_is_off_unless_it_is_set(tmp_path, monkeypatch):
 @pytest.mark.cpu
 def test_tf32_without_a_gpu_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("transformers.training_args.is_torch_tf32_available", lambda: False)
-    with pytest.raises(UserError, match=r"tf32.*; change --set or leave it out"):
+    with pytest.raises(UserError, match=r"tf32.*; change --set or omit it"):
         build_training_arguments(ClassifyConfig(data="sample", set=["tf32=true"]), tmp_path, "fp32")

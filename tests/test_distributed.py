@@ -441,7 +441,7 @@ def test_processes_on_the_cpu_are_limited_by_its_cores(monkeypatch):
     with pytest.raises(UserError, match="has 4 cores; pass at most 4"):
         check_process_count(5, "cpu")
     monkeypatch.setattr(system, "count_cores", lambda: 1)
-    with pytest.raises(UserError, match="has 1 core; leave it out"):
+    with pytest.raises(UserError, match="has 1 core; omit it"):
         check_process_count(2, "cpu")
 
 

@@ -313,7 +313,7 @@ def test_fp16_is_a_separate_model_which_is_measured_and_refused_if_it_differs(ru
     monkeypatch.setattr(export_module, "FP16_TOLERANCE", 0.0)
     status, out, err = cli("export", run, "--quantize", "fp16", "--overwrite")
     assert status == 2
-    assert re.search(r"in fp16, its logits differ by .*; nothing was written; leave out --quantize fp16", err)
+    assert re.search(r"in fp16, its logits differ by .*; nothing was written; omit --quantize fp16", err)
 
 
 class Messages(Reporter):

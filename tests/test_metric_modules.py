@@ -390,7 +390,7 @@ def test_the_name_of_the_best_metric_is_checked_before_training(cli, tmp_path, t
     module = write_module(tmp_path / "own.py")
     flags = ["--metric", module, "--metric-for-best-model", "match"]
     assert_refused(cli, tmp_path, [*args, *flags], ["choose one of", "accuracy", "matches"])
-    assert_refused(cli, tmp_path, [*args, "--greater-is-better"], ["add it, or leave it out"])
+    assert_refused(cli, tmp_path, [*args, "--greater-is-better"], ["add it, or omit it"])
     assert_refused(
         cli, tmp_path, [*args, "--set", "metric_for_best_model=f1"], ["use --metric-for-best-model"]
     )

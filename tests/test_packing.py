@@ -157,7 +157,7 @@ FURTHER_INPUTS = {
 @pytest.mark.parametrize("name", ["deberta-v2", "longformer", "big_bird", *FURTHER_INPUTS])
 def test_architecture_that_cannot_be_packed_is_refused_by_name(name, tmp_path, monkeypatch):
     monkeypatch.setattr("test_architectures.ARCHITECTURES", ARCHITECTURES | FURTHER_INPUTS)
-    with pytest.raises(UserError, match=f"--pack: .*{name} .*leave out --pack"):
+    with pytest.raises(UserError, match=f"--pack: .*{name} .*omit --pack"):
         few_steps(partial(bertkit.classify, pack=True), name, ROW_MAKERS["classify"](40), tmp_path)
     assert not (tmp_path / "run").exists()
 
@@ -166,7 +166,7 @@ def test_architecture_that_cannot_be_packed_is_refused_by_name(name, tmp_path, m
 @pytest.mark.parametrize("compiler", ["no-such-compiler", "false", ""])
 def test_compile_without_a_compiler_that_runs_is_refused(compiler, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", compiler)
-    with pytest.raises(UserError, match=f"--compile: .*cannot run {compiler or 'an empty CXX'}; .*leave out"):
+    with pytest.raises(UserError, match=f"--compile: .*cannot run {compiler or 'an empty CXX'}; .*omit"):
         build_training_arguments(ClassifyConfig(data="sample", compile=True), tmp_path, "fp32")
 
 

@@ -224,7 +224,7 @@ def test_resume_with_changed_settings_is_refused(cli, short_text, tmp_path, stop
     assert cli(COMMAND, "--data", short_text, *size, "--max-steps", 6, "-o", folder)[0] == 130
     resume = ["--resume", "-o", folder]
     assert_refused(cli, tmp_path, [*resume, "--preview", 1], ["--resume", "--preview"], COMMAND)
-    words = ["--resume: --max-length is 32 in this run", "leave it out"]
+    words = ["--resume: --max-length is 32 in this run", "omit it"]
     assert_refused(cli, tmp_path, [*resume, "--max-length", 16], words, COMMAND)
     saved = (folder / "run.yaml").read_text("utf-8")
     (folder / "run.yaml").write_text(saved.replace("hidden_size: 16", "hidden_size: 32"), "utf-8")

@@ -236,9 +236,7 @@ def test_a_run_learns_and_every_command_loads_its_parts(cli, tmp_path):
     assert "re-initialized" not in err
     found = json.loads((again / "metrics.json").read_text())["validation"]
     assert found["mlm_loss"] == pytest.approx(scores["mlm_loss"], abs=0.2)  # the saved generator continues
-    assert_refused(
-        cli, tmp_path, [*args, "--generator-size", 0.5], ["--generator-size", "leave out"], COMMAND
-    )
+    assert_refused(cli, tmp_path, [*args, "--generator-size", 0.5], ["--generator-size", "omit"], COMMAND)
     shutil.rmtree(run.output_dir / "generator")
     assert "new generator" in cli(COMMAND, *args, "-o", tmp_path / "new")[2]
 

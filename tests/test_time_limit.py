@@ -115,7 +115,7 @@ def test_gradients_that_overflow_in_fp16_do_not_change_the_weights(cli, text, ti
 @pytest.mark.parametrize("flags", [["--max-steps", 5], ["--epochs", 2]])
 def test_a_number_of_steps_is_refused(flags, cli, text, tiny, tmp_path):
     args = ["--data", text, "--model", tiny, "--time-limit", 5, *flags]
-    assert_refused(cli, tmp_path, args, ["--time-limit", f"leave out {flags[0]}"], COMMAND)
+    assert_refused(cli, tmp_path, args, ["--time-limit", f"omit {flags[0]}"], COMMAND)
 
 
 @pytest.mark.slow

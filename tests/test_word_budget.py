@@ -145,8 +145,8 @@ def test_words_and_bytes_of_spans_are_those_of_their_documents(tmp_path):
         (["--word-budget", "0k"], ["--word-budget: 0 is out of bounds"]),
         (["--word-budget", 900, "--save-words", "many"], ["--save-words many", "cannot parse it"]),
         (["--word-budget", 900, "--phases", "16:0.5,32:0.5"], ["--phases", "single length"]),
-        (["--word-budget", 900, "--max-steps", 3], ["--word-budget", "leave out --max-steps"]),
-        (["--word-budget", 900, "--time-limit", 3], ["--word-budget", "leave out --time-limit"]),
+        (["--word-budget", 900, "--max-steps", 3], ["--word-budget", "omit --max-steps"]),
+        (["--word-budget", 900, "--time-limit", 3], ["--word-budget", "omit --time-limit"]),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(flags, words, cli, short_text, tmp_path):

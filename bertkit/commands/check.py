@@ -609,7 +609,7 @@ def run_command(task_name: str, settings: dict[str, Any], as_json: bool) -> None
     if is_strict and warnings:
         raise UserError(
             f"{format_count(warnings, 'warning')} in the data: --strict treats warnings as errors; "
-            "fix those listed above or leave out --strict"
+            "fix those listed above or omit --strict"
         )
 
 

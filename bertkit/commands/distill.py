@@ -97,7 +97,7 @@ def _check_student(values: Mapping[str, Any], run: Path, config: Any) -> None:
     if (count is None) == (values.get("student") is None):
         raise UserError("--num-layers and --student: exactly one of them names the student; pass one")
     if values.get("data") is not None and values.get("alpha") == 0:
-        raise UserError("--data: rows without labels have no effect with --alpha 0; leave out one of them")
+        raise UserError("--data: rows without labels have no effect with --alpha 0; omit one of them")
     if count is None:
         return
     source = find_run_model(run)

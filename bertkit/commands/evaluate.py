@@ -114,7 +114,7 @@ def _check_flags(config: EvaluateConfig, task: Task) -> None:
         )
     for flag in ("metric", "by"):
         if getattr(config, flag) and not task.definition.predicts_rows:
-            raise UserError(f"--{flag}: runs of {task.definition.name} do not predict rows; leave it out")
+            raise UserError(f"--{flag}: runs of {task.definition.name} do not predict rows; omit it")
     # A run directory may come from somebody else, so only the user can name code to execute.
     omitted = [value for value in task.config.metric if value not in config.metric]
     if omitted:

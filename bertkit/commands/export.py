@@ -316,7 +316,7 @@ def _require_fp16_accuracy(run: Path, difference: float, reference: np.ndarray) 
     if difference > FP16_TOLERANCE * largest:
         raise UserError(
             f"{run}: in fp16, its logits differ by {difference:.1e}, more than {FP16_TOLERANCE:.0%} of the "
-            f"largest, {largest:.1f}; nothing was written; leave out --quantize fp16"
+            f"largest, {largest:.1f}; nothing was written; omit --quantize fp16"
         )
 
 

@@ -527,7 +527,7 @@ def _make_table(records: list[dict[str, Any]]) -> Any:
         except (pa.ArrowException, OverflowError) as error:  # the latter for integers of more than 64 bits
             raise UserError(
                 f"predictions: column {name!r} cannot be stored in one Arrow column "
-                f"({str(error).splitlines()[0]}); leave out the column, or iterate over the records"
+                f"({str(error).splitlines()[0]}); omit the column, or iterate over the records"
             ) from error
     return pa.table(columns)
 
@@ -697,7 +697,7 @@ def _choose_format(settings: Mapping[str, Any], as_json: bool) -> Any:
     """
     file_format, output = settings.get("format"), settings.get("output")
     if as_json and file_format:
-        raise UserError(f"--format {file_format}: cannot be combined with --json; leave out one of them")
+        raise UserError(f"--format {file_format}: cannot be combined with --json; omit one of them")
     if as_json and output is None:
         return None
     if output and file_format == "table":

@@ -572,7 +572,7 @@ def restore_experiment(command: str, config: Any, callbacks: bytes, flag: str) -
     except (AttributeError, ImportError) as error:
         raise UserError(
             f"{flag}: callbacks: cannot be loaded in another process ({error}); define the class in a "
-            f"module, or leave out {flag}"
+            f"module, or omit {flag}"
         ) from error
     atexit.register(_contexts.close)
     _contexts.enter_context(experiment.share_data())
@@ -628,7 +628,7 @@ def pickle_callbacks(callbacks: Sequence[Any], flag: str) -> bytes:
     except (AttributeError, TypeError, PicklingError) as error:
         raise UserError(
             f"{flag}: callbacks: cannot be sent to other processes ({error}); define the class in a "
-            f"module, or leave out {flag.split()[0]}"
+            f"module, or omit {flag.split()[0]}"
         ) from error
 
 

@@ -129,7 +129,7 @@ def _parse_range(name: str, field: SettingField, text: str, item: str) -> Dimens
     if not (low_text and high_text):
         raise UserError(f"--search {item}: a bound is missing; write {name}=LOW..HIGH")
     if colon and scale != "log":
-        raise UserError(f"--search {item}: unknown scale {scale!r}; write :log or leave it out")
+        raise UserError(f"--search {item}: unknown scale {scale!r}; write :log or omit it")
     low, high = (_parse_value(value, field, f"--search {name}") for value in (low_text, high_text))
     if low is None or high is None or low >= high:
         raise UserError(f"--search {item}: {low_text} is not below {high_text}; write the lower bound first")

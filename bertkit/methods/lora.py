@@ -36,7 +36,7 @@ class Lora(Method):
         if not any(parameter.requires_grad for layer in layers for parameter in layer.parameters()):
             raise UserError(
                 f"{self.flag}: --freeze {freeze} freezes all layers, so no adapter is trained; freeze fewer "
-                "layers, or leave out --lora"
+                "layers, or omit --lora"
             )
         report_info(
             f"{self.flag}: trains {count_trainable_parameters(model):,} parameters, those of the adapters "
@@ -66,7 +66,7 @@ def add_adapters(model: Any, rank: int) -> None:
     targets = _choose_target_modules(model)
     if not targets:
         raise UserError(
-            f"--lora {rank}: {model.config.model_type} has no linear layers to adapt; leave out --lora"
+            f"--lora {rank}: {model.config.model_type} has no linear layers to adapt; omit --lora"
         )
     is_transposed = any(isinstance(module, Conv1D) for module in model.modules())  # the layers of GPT-2
     config = LoraConfig(
@@ -83,7 +83,7 @@ def _find_layer_stack(model: Any) -> str:
     """Return the name of the child of the encoder that contains its layers, such as `bert.encoder`."""
     found, prefix = find_encoder_layers(model), model.base_model_prefix + "."
     if found is None and not hasattr(model.base_model, "encoder"):  # ALBERT has an encoder of shared layers
-        raise UserError(f"--lora: {model.config.model_type} has no known encoder layers; leave out --lora")
+        raise UserError(f"--lora: {model.config.model_type} has no known encoder layers; omit --lora")
     return prefix + (found[0].removeprefix(prefix).partition(".")[0] if found else "encoder")
 
 

@@ -40,7 +40,7 @@ def require_encoder_layers(model: Any, flag: str) -> tuple[str, int]:
     """Return the name of the module list of encoder layers and their number."""
     if found := find_encoder_layers(model):
         return found
-    raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; leave out {flag}")
+    raise UserError(f"{flag}: {model.config.model_type} has no separate encoder layers; omit {flag}")
 
 
 def map_parameters_to_layers(model: Any, flag: str) -> dict[str, int]:
@@ -122,7 +122,7 @@ def supports_activation_checkpointing(model: Any) -> bool:
 def check_activation_checkpointing(model: Any) -> None:
     if not supports_activation_checkpointing(model):
         raise UserError(
-            f"--gradient-checkpointing: {model.config.model_type} does not support it; leave it out, or save "
+            f"--gradient-checkpointing: {model.config.model_type} does not support it; omit it, or save "
             "memory with a smaller --batch-size and --gradient-accumulation-steps"
         )
 
@@ -244,9 +244,7 @@ def set_attention_dropout(model: Any, p: float) -> None:
     """Set the dropout probability of all attention weights; the config keeps the original value."""
     attributes = list(_find_attention_dropouts(model))
     if not attributes:
-        raise UserError(
-            f"--attention-dropout: {model.config.model_type} drops no attention weights; leave it out"
-        )
+        raise UserError(f"--attention-dropout: {model.config.model_type} drops no attention weights; omit it")
     for layer, name in attributes:
         dropout = getattr(layer, name)
         if isinstance(dropout, nn.Dropout):

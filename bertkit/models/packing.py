@@ -179,13 +179,12 @@ def enable_packing(model: Any) -> None:
     can_set_attention = encoder._can_set_attn_implementation() and name != "eager"
     if not (has_layers and encoder._supports_attention_backend and can_set_attention):
         raise UserError(
-            f"--pack: {model.config.model_type} has its own attention, which cannot be packed; "
-            "leave out --pack"
+            f"--pack: {model.config.model_type} has its own attention, which cannot be packed; omit --pack"
         )
     if not packs_token_ids and (further := _find_further_inputs(encoder, layer_stack)):
         raise UserError(
             f"--pack: the layers of {model.config.model_type} also read {format_list(further)}, which cannot "
-            "be packed; leave out --pack"
+            "be packed; omit --pack"
         )
     packed_attention = _wrap_attention(ALL_ATTENTION_FUNCTIONS[name])
     set_attention(encoder, PACKED_PREFIX + name, packed_attention, ALL_MASK_ATTENTION_FUNCTIONS[name])

@@ -81,7 +81,7 @@ def plan_time_limit(session: Session) -> None:
     if steps < 1:
         minutes = math.ceil(100 * times.sufficient_limit / 60) / 100  # rounded up, so that it is enough
         is_probe_longer = times.probe > times.evaluation - times.probe
-        alternative = "leave out --probe" if is_probe_longer else "evaluate less with --max-eval-samples"
+        alternative = "omit --probe" if is_probe_longer else "evaluate less with --max-eval-samples"
         raise UserError(
             f"--time-limit {limit:g}: too short ({durations}); pass at least {minutes:g} minutes, or "
             f"{alternative}"

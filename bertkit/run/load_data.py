@@ -259,7 +259,7 @@ def sample_training_rows(task: Task, rows: Rows, seed: int) -> Rows:
         return sample_rows(rows, task.config.max_train_samples, seed)
     classifier: Any = task
     if task.config.max_train_samples is not None:
-        raise UserError(f"--shots {shots}: replaces --max-train-samples; leave out one of them")
+        raise UserError(f"--shots {shots}: replaces --max-train-samples; omit one of them")
     if not classifier.labels:
         raise UserError(f"--shots {shots}: regression has no classes; use --max-train-samples")
     labels = classifier.encode_labels(rows, required=True)

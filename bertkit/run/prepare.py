@@ -97,7 +97,7 @@ class PreparedRun:
     def add_callbacks(self, callbacks: Sequence[Any]) -> None:
         """Let the trainer call callbacks of the user; see `check_callbacks`."""
         if callbacks and not self.has_training_steps:
-            raise UserError(f"callbacks: {self.methods[0].flag} trains in no steps; leave them out")
+            raise UserError(f"callbacks: {self.methods[0].flag} trains in no steps; omit them")
         self.options = dataclasses.replace(self.options, user_callbacks=callbacks)
 
     @cached_property
@@ -349,7 +349,7 @@ def select_layers(model_config: Any, config: RunConfig, model: str) -> None:
         select_layers_of_config(model_config, choose_layers(num_layers, count))
     except NotImplementedError as error:  # Funnel derives their number from its blocks
         raise UserError(
-            f"{FLAG}: {model_config.model_type} has no separate encoder layers; leave out {FLAG}"
+            f"{FLAG}: {model_config.model_type} has no separate encoder layers; omit {FLAG}"
         ) from error
 
 

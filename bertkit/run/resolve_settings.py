@@ -60,7 +60,7 @@ def resolve_settings(
         for other in get_settings(config_class)[limit].metadata.replaces:
             if values.get(other) is not None:
                 flag, limit_flag = ("--" + name.replace("_", "-") for name in (other, limit))
-                raise UserError(f"{limit_flag}: sets the number of steps; leave out {flag}, or {limit_flag}")
+                raise UserError(f"{limit_flag}: sets the number of steps; omit {flag}, or {limit_flag}")
     if isinstance(recipe, str):
         recipe = read_recipe(recipe, name, config_class)
     if recipe is not None:
@@ -104,14 +104,14 @@ def _check_settings(name: str, config: RunConfig, arguments: Mapping[str, Any]) 
     _require_peft(config)
     if config.validation and config.validation_fraction is not None:
         raise UserError(
-            "--validation-fraction: no rows are held out if --validation is given; leave out one of them"
+            "--validation-fraction: no rows are held out if --validation is given; omit one of them"
         )
     if config.tokens_per_batch is not None and config.batch_size is not None:
-        raise UserError("--tokens-per-batch: replaces --batch-size; leave out one of them")
+        raise UserError("--tokens-per-batch: replaces --batch-size; omit one of them")
     if config.tokens_per_batch is not None and SAMPLING_STRATEGY in arguments_by_name:
         raise UserError(
             f"--set {SAMPLING_STRATEGY}: cannot be combined with --tokens-per-batch, which defines the order "
-            "of examples; leave out one of them"
+            "of examples; omit one of them"
         )
 
 
@@ -180,7 +180,7 @@ def _check_processes(values: Mapping[str, Any]) -> None:
     for item in values.get("set") or ():
         if is_distributed and item.startswith(f"{SAMPLING_STRATEGY}="):
             raise UserError(
-                f"--set {item}: several processes support only bertkit's own order of examples; leave it out"
+                f"--set {item}: several processes support only bertkit's own order of examples; omit it"
             )
 
 
@@ -279,13 +279,13 @@ def _check_unchanged(key: str, value: Any, saved: RunConfig) -> None:
     config_class = type(saved)
     flag = get_flag(key, get_settings(config_class)[key].metadata)
     if key in ("overwrite", "dry_run", "preview") and value:
-        raise UserError(f"--resume: cannot be combined with {flag}; leave out one of them")
+        raise UserError(f"--resume: cannot be combined with {flag}; omit one of them")
     saved_value = getattr(saved, key)
     requested, existing = config_class(**{key: value}), config_class(**{key: saved_value})
     if serialize_settings(requested) != serialize_settings(existing):
         raise UserError(
             f"--resume: {flag} is {_format_value(saved_value)} in this run and cannot become "
-            f"{_format_value(value)}; leave it out"
+            f"{_format_value(value)}; omit it"
         )
 
 

@@ -165,7 +165,7 @@ def set_best_metric(task: Task, names: Sequence[str]) -> None:
     if name is None:
         if is_greater_better is not None:
             flag = "--greater-is-better" if is_greater_better else "--no-greater-is-better"
-            raise UserError(f"{flag}: has no effect without --metric-for-best-model; add it, or leave it out")
+            raise UserError(f"{flag}: has no effect without --metric-for-best-model; add it, or omit it")
         return
     if name not in names:
         raise UserError(

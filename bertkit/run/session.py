@@ -113,7 +113,7 @@ def check_sharding(prepared: PreparedRun) -> None:
     """Refuse settings that need all weights in a run whose weights are sharded (FSDP or DeepSpeed)."""
     flags = [method.flag for method in prepared.methods if method.needs_all_weights]
     for flag in [*flags, *prepared.config.list_unshardable_flags()]:
-        raise UserError(f"{flag}: cannot be combined with FSDP or DeepSpeed; leave out one of them")
+        raise UserError(f"{flag}: cannot be combined with FSDP or DeepSpeed; omit one of them")
 
 
 class Session:

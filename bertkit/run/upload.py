@@ -36,7 +36,7 @@ def check_hub_access(config: RunConfig) -> None:
     if not config.push_to_hub:
         if config.hub_model_id or config.hub_private_repo:
             flag = "--hub-model-id" if config.hub_model_id else "--hub-private-repo"
-            raise UserError(f"{flag}: has no effect without {PUSH_FLAG}; add it, or leave out {flag}")
+            raise UserError(f"{flag}: has no effect without {PUSH_FLAG}; add it, or omit {flag}")
         return
     from huggingface_hub import get_token, whoami
 
@@ -44,7 +44,7 @@ def check_hub_access(config: RunConfig) -> None:
         _check_repo_name(config.hub_model_id, f"--hub-model-id {config.hub_model_id}")
     if reason := explain_unreachable():
         raise HubUnreachable(
-            f"{PUSH_FLAG}: {reason}; leave it out, and upload the run later with --resume {PUSH_FLAG}"
+            f"{PUSH_FLAG}: {reason}; omit it, and upload the run later with --resume {PUSH_FLAG}"
         )
     if get_token() is None:
         raise UserError(f"{PUSH_FLAG}: found no token for the Hub; {LOGIN_HINT}")

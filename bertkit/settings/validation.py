@@ -130,7 +130,7 @@ def convert_value(value: Any, kind: Any, setting: Setting, where: str) -> Any:
     if value is None and type(None) in members:
         return None
     if isinstance(value, str) and not value:
-        raise UserError(f"{where}: is empty; pass a value or leave it out ({setting.help})")
+        raise UserError(f"{where}: is empty; pass a value or omit it ({setting.help})")
     members = tuple(member for member in members if member is not type(None))
     if setting.parse_text and isinstance(value, str) and (parsed := setting.parse_text(value)) is not None:
         value = parsed

@@ -41,12 +41,12 @@ REFUSED_ARGUMENTS = {
     "label_smoothing_factor": "use --label-smoothing", "save_steps": "use --save-steps",
     "torch_compile": "use --compile", "metric_for_best_model": "use --metric-for-best-model",
     "greater_is_better": "use --greater-is-better",
-    "resume_from_checkpoint": "use --resume", "accelerator_config": "is set by bertkit; leave it out",
+    "resume_from_checkpoint": "use --resume", "accelerator_config": "is set by bertkit; omit it",
     **dict.fromkeys([
         "eval_steps", "eval_delay", "eval_on_start",
         "save_total_limit", "save_only_model", "do_train", "do_eval", "do_predict", "dataloader_drop_last",
         "auto_find_batch_size", "length_column_name", "use_cpu", "activation_checkpointing_kwargs",
-    ], "is set by bertkit; leave it out"),
+    ], "is set by bertkit; omit it"),
 }  # fmt: skip
 
 
@@ -78,7 +78,7 @@ def _parse_argument(key: str, text: str) -> Any:
     had another type.
     """
     if key in FIXED_ARGUMENTS and key != "logging_steps":
-        raise UserError(f"--set {key}: is fixed at {FIXED_ARGUMENTS[key]!r} by bertkit; leave it out")
+        raise UserError(f"--set {key}: is fixed at {FIXED_ARGUMENTS[key]!r} by bertkit; omit it")
     if fix := {get_argument_name(name): fix for name, fix in REFUSED_ARGUMENTS.items()}.get(key):
         raise UserError(f"--set {key}: {fix}")
     if key == "train_sampling_strategy" and text not in ("random", "sequential"):
@@ -87,7 +87,7 @@ def _parse_argument(key: str, text: str) -> Any:
 
     fields = {field.name for field in dataclasses.fields(TrainingArguments)}
     if key not in fields:
-        fix = suggest_similar(key, fields) or "; leave it out"
+        fix = suggest_similar(key, fields) or "; omit it"
         raise UserError(f"--set {key}: TrainingArguments has no such field{fix}")
     try:
         value = yaml.safe_load(text)
@@ -136,13 +136,13 @@ def build_training_arguments(config: RunConfig, checkpoints: Path, precision: st
         if not can_run_compiler(compiler):
             raise UserError(
                 f"--compile: needs a C++ compiler on a CPU, but cannot run {compiler or 'an empty CXX'}; "
-                f"install {DEFAULT_COMPILER}, set CXX to a compiler, or leave out --compile"
+                f"install {DEFAULT_COMPILER}, set CXX to a compiler, or omit --compile"
             )
     try:
         arguments = {get_argument_name(name): value for name, value in arguments.items()}
         return _use_device(TrainingArguments(**arguments | parse_extra_arguments(config)))
     except (ValueError, TypeError, ImportError, OSError) as error:
-        fix = "; change --set or leave it out" if config.set else ""
+        fix = "; change --set or omit it" if config.set else ""
         reason = str(error).splitlines()[0]
         raise UserError(f"TrainingArguments rejects these settings: {reason}{fix}") from error
 
@@ -329,10 +329,10 @@ def check_precision(config: RunConfig) -> None:
         raise UserError("--fp16 and --bf16: exclude each other; leave one out")
     if config.fp16 and not devices.supports_fp16():
         raise UserError(
-            f"--fp16: needs a GPU, but the device is {devices.get_device()}; leave it out or use --bf16"
+            f"--fp16: needs a GPU, but the device is {devices.get_device()}; omit it or use --bf16"
         )
     if config.bf16 and not devices.supports_bf16():
-        raise UserError("--bf16: needs macOS 14 on this device; leave it out")
+        raise UserError("--bf16: needs macOS 14 on this device; omit it")
 
 
 def choose_precision(config: RunConfig) -> tuple[str, str]:

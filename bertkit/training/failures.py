@@ -116,7 +116,7 @@ def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
     first, *others = message.splitlines() or [""]
     operation, separator, _ = first.partition(" does not have a deterministic implementation")
     if separator:
-        return f"--deterministic: {operation} has no deterministic algorithm on this device; leave it out"
+        return f"--deterministic: {operation} has no deterministic algorithm on this device; omit it"
     if first.startswith("Deterministic behavior was enabled"):
         return (
             "--deterministic: this process has used the GPU before; start a new process, or set "
@@ -125,7 +125,7 @@ def explain_runtime_error(message: str, checkpoint: Path | None) -> str | None:
     if first.startswith("DataLoader worker"):
         return (
             f"--set dataloader_num_workers: a worker process died ({first}); "
-            "if it ran out of memory, leave out the flag to load batches in the main process"
+            "if it ran out of memory, omit the flag to load batches in the main process"
         )
     if checkpoint is not None and first.startswith("Error(s) in loading state_dict"):
         mismatch = " ".join(others[:1]).strip().rstrip(".")

@@ -63,7 +63,7 @@ def _find_device(name: str) -> torch.device:
         if not torch.backends.mps.is_available():
             raise UserError("--device mps: needs a Mac with Apple silicon; pass cpu or auto")
         if system.get_launched_world_size() > 1:
-            raise UserError("--device mps: runs in one process; leave out --nproc")
+            raise UserError("--device mps: runs in one process; omit --nproc")
         return torch.device("mps")
     return _find_gpu(name)
 

@@ -45,7 +45,7 @@ def require_launcher(processes: int) -> None:
     if processes > 1 and not is_launched_by_bertkit():
         is_distributed = get_launched_world_size() > 1
         problem = "the processes are already started" if is_distributed else "works only on the command line"
-        raise UserError(f"--nproc {processes}: {problem}; leave it out")
+        raise UserError(f"--nproc {processes}: {problem}; omit it")
 
 
 def is_main_process() -> bool:

@@ -75,7 +75,7 @@ def check_process_count(processes: int, device: str) -> None:
     if processes > max_processes:
         cores = format_count(max_processes, "core") + (" and no GPU" if device != "cpu" else "")
         devices = format_count(num_gpus, "GPU") if num_gpus else cores
-        fix = "leave it out" if max_processes == 1 else f"pass at most {max_processes}"
+        fix = "omit it" if max_processes == 1 else f"pass at most {max_processes}"
         raise UserError(f"--nproc {processes}: this machine has {devices}; {fix}")
 
 

@@ -96,7 +96,7 @@ class Objective:
         """Check that the settings of the masking and the probe agree, and apply to the objective."""
         if config.generator_size is not None and config.objective != "rtd":
             raise UserError(
-                f"--generator-size: --objective {config.objective} has no generator; leave it out, or pass "
+                f"--generator-size: --objective {config.objective} has no generator; omit it, or pass "
                 "--objective rtd"
             )
         if config.probe and not self.predicts_tokens and has_minimal_pairs(expand_home(config.probe)):
@@ -213,7 +213,7 @@ class ReplacedTokenDetection(Objective):
         if config.generator_size is not None:
             raise UserError(
                 f"--generator-size {config.generator_size:g}: {source.name} has a generator, "
-                f"{generator.folder}; leave out the flag to train it further"
+                f"{generator.folder}; omit the flag to train it further"
             )
         return ""
 
