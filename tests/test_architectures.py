@@ -299,6 +299,23 @@ def test_adapters_without_linear_layers_are_refused():
 
 
 @pytest.mark.slow
+def test_a_config_without_padding_token_gets_that_of_the_tokenizer(tmp_path):
+    """Left-to-right models often lack it, and their heads need it."""
+    from transformers import GPT2Config
+
+    more = {"bos_token_id": 2, "eos_token_id": 3, "vocab_size": len(make_tokenizer()), "n_positions": 64}
+    config = GPT2Config(n_embd=32, n_layer=1, n_head=2, **more)
+    model = save_tiny_model(tmp_path / "gpt", config)
+    bertkit.classify(
+        data=make_toy_rows(40), model=model, output_dir=tmp_path / "run", max_steps=1, bf16=False
+    )
+    together = list(bertkit.predict(tmp_path / "run", text=["good", "a day that was bad"]))
+    alone = [next(iter(bertkit.predict(tmp_path / "run", text=[row["text"]]))) for row in together]
+    for first, second in zip(together, alone, strict=True):
+        assert first["probabilities"] == pytest.approx(second["probabilities"], abs=1e-5)
+
+
+@pytest.mark.slow
 def test_a_head_that_transformers_does_not_have_is_named(tmp_path):
     from transformers import AutoConfig, AutoModelForMaskedLM, AutoModelForQuestionAnswering
 

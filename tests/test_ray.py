@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import nullcontext
 from types import SimpleNamespace
 
 import pytest
@@ -93,6 +92,7 @@ def test_a_stopped_driver_and_a_node_that_dies_leave_the_table_of_one_process(st
     assert read_weights(folder) == read_weights(whole)
     predict = ["predict", folder / "folds" / "fold0-seed0", "--data", args[3]]
     assert cli(*predict, "--ray", "auto")[:2] == cli(*predict)[:2]
+    cluster.remove_node(nodes[1], allow_graceful=False)
 
 
 @pytest.mark.parametrize("command", [*SUITES, "study classify", "ladder classify"])
@@ -216,22 +216,68 @@ def test_the_messages_of_a_run_arrive_before_its_outcome(tmp_path, monkeypatch):
     assert arrived == [("fold0", "the last message", True)]
 
 
-def test_predictions_that_are_no_longer_read_cancel_their_tasks(monkeypatch):
-    from bertkit.commands import predict
+@pytest.mark.slow
+def test_calls_of_processes_and_nodes_that_die_are_made_again(cluster, tmp_path):
+    """Each process loads what it needs once; the nodes that are left have no room for another one."""
+    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    config = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")
 
-    cancelled = []
-    cluster = SimpleNamespace(
-        check_nodes=lambda _: None, count_slots=lambda: 1,
-        as_task=lambda _: SimpleNamespace(remote=lambda _, rows: rows),
-    )  # fmt: skip
-    monkeypatch.setattr(ray_cluster, "connect", lambda _: nullcontext(cluster))
-    for name, fake in {"put": str, "get": lambda call: call, "cancel": cancelled.append}.items():
-        monkeypatch.setattr(ray_cluster.ray, name, fake)
-    inputs = SimpleNamespace(config=SimpleNamespace(run="run"), missing="")
-    results = predict._predict_on_ray(itertools.count(), inputs)
-    assert [next(results), next(results)] == [0, 1]
-    results.close()
-    assert cancelled == [2, 3, 4]
+    def compute(shared, item):  # pickled by value
+        import os
+        from pathlib import Path
+
+        if item == "die" and not Path(shared, "died").exists():
+            Path(shared, "died").touch()
+            os.kill(os.getpid(), 9)
+        if item == "wait":
+            Path(shared, "waits").touch()
+            while not Path(shared, "go").exists():
+                time.sleep(0.05)
+        return item, os.getpid()
+
+    def iter_items():
+        yield from range(6)
+        yield "die"
+        yield from range(6)
+        yield "wait"
+        yield from range(20)
+
+    def remove_node():
+        while not (tmp_path / "waits").exists():
+            time.sleep(0.05)
+        cluster.remove_node(nodes[0], allow_graceful=False)
+        (tmp_path / "go").touch()
+
+    threading.Thread(target=remove_node, daemon=True).start()
+    with ray_cluster.connect(config) as connected:
+        results = list(connected.map_in_order(compute, str(tmp_path), iter_items(), "lost", "retry"))
+    assert [item for item, _ in results] == list(iter_items())
+    assert len({process for _, process in results}) <= 4  # two, one after a death, and one more
+    cluster.remove_node(nodes[1], allow_graceful=False)
+
+
+@pytest.mark.slow
+def test_processes_whose_results_are_no_longer_read_are_ended(cluster):
+    import ray
+
+    node = cluster.add_node(num_cpus=1)
+    config = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")
+
+    def fail(shared, item):
+        if item == 2:
+            raise bertkit.UserError("item 2: is wrong; remove it")
+        return item
+
+    with ray_cluster.connect(config) as connected:
+        results = connected.map_in_order(fail, None, itertools.count(), "lost", "retry")
+        assert [next(results), next(results)] == [0, 1]
+        with pytest.raises(bertkit.UserError, match="item 2: is wrong; remove it"):
+            next(results)
+        deadline = time.monotonic() + 30
+        while ray.available_resources().get("CPU") != 1:  # of the process that was ended
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+    cluster.remove_node(node, allow_graceful=False)
 
 
 def test_messages_of_ray_go_to_standard_error(monkeypatch, capsys):

@@ -344,32 +344,15 @@ def _map_in_order(
 
 
 def _predict_on_ray(row_chunks: Iterable[Rows], inputs: WorkerInputs) -> Iterator[WorkerResult]:
-    """Yield the predictions of the tasks of a Ray cluster, in the order of the rows."""
-    import ray
-
-    from bertkit.utils import ray_cluster
+    """Yield the predictions of the processes of a Ray cluster, in the order of the rows."""
+    from bertkit.utils import ray_cluster  # imports ray
 
     with ray_cluster.connect(inputs.config) as cluster:
         cluster.check_nodes([inputs.config.run])
-        task, shared = cluster.as_task(_predict_in_worker), ray.put(inputs)
-        calls: deque[Any] = deque()
-        remaining = iter(row_chunks)
-        try:
-            while True:
-                slots = max(1, cluster.count_slots())  # of a cluster without nodes: another one may join it
-                while len(calls) < KEPT_CHUNKS * slots and (rows := next(remaining, None)) is not None:
-                    calls.append(task.remote(shared, rows))
-                if not calls:
-                    return
-                result = ray_cluster.get_result(
-                    calls[0], "--ray", inputs.missing,
-                    "start again, with more --num-cpus or a smaller --batch-size if memory ran out",
-                )  # fmt: skip
-                calls.popleft()
-                yield result
-        finally:
-            for call in calls:
-                ray.cancel(call)
+        yield from cluster.map_in_order(
+            _predict_in_worker, inputs, row_chunks, inputs.missing,
+            "start again, with more --num-cpus or a smaller --batch-size if memory ran out",
+        )  # fmt: skip
 
 
 def _merge_results(results: Iterable[WorkerResult]) -> Iterator[PredictionChunk]:

@@ -283,10 +283,15 @@ def require_embeddings(source: ModelSource, model_config: Any, tokenizer: Any) -
         )
 
 
-def resize_embeddings(model: Any, tokenizer: Any) -> None:
-    """Add the embeddings that the model lacks for its tokens. New vectors are near the mean of the others."""
+def adapt_to_tokenizer(model: Any, tokenizer: Any) -> None:
+    """Add what the model lacks: embeddings of tokens, near the mean of the others, and the padding token.
+
+    The heads of left-to-right models look for the last token that is not padding.
+    """
     if count_missing_embeddings(model.config, tokenizer):
         model.resize_token_embeddings(count_token_ids(tokenizer))
+    if getattr(model.config, "pad_token_id", None) is None:
+        model.config.pad_token_id = tokenizer.pad_token_id
 
 
 # ---- the model

@@ -28,7 +28,7 @@ from bertkit.models.load_check import (
     warn_about_padding,
     warn_about_tokenizer,
 )
-from bertkit.models.loading import TRAINED_LENGTH_KEY, resize_embeddings, takes_token_type_ids
+from bertkit.models.loading import TRAINED_LENGTH_KEY, adapt_to_tokenizer, takes_token_type_ids
 from bertkit.models.packing import build_masks_from_lengths, describe_packed_attention, enable_packing
 from bertkit.models.pooling import write_sentence_modules
 from bertkit.models.tagger import save_model
@@ -141,7 +141,7 @@ class Session:
         self.training_args = build_training_arguments(config, self.run_dir.checkpoints, prepared.precision)
         set_seed(config.seed)
         self.model = build_model(prepared.task, prepared.model_config, prepared.model_source)
-        resize_embeddings(self.model, prepared.tokenizer)
+        adapt_to_tokenizer(self.model, prepared.tokenizer)
         for method in prepared.methods:
             method.adapt_model(prepared, self.model)
         layers.freeze_layers(self.model, config.freeze)

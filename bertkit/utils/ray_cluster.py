@@ -8,8 +8,11 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +20,9 @@ import ray
 from ray._private import worker
 from ray.exceptions import (
     NodeDiedError,
+    ObjectLostError,
     OutOfMemoryError,
+    RayActorError,
     RayError,
     RayTaskError,
     TaskUnschedulableError,
@@ -37,6 +42,53 @@ ADDRESS = re.compile(r"[^/]+:\d+")  # of a cluster, without a protocol such as r
 CONNECT_SECONDS = 5.0
 HIDE_GPUS = "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"  # of the machine from tasks without GPUs
 MAX_RETRIES = 3  # of a task whose process or node has died
+PENDING_CALLS = 2  # of each process, so that it never waits for this process
+KEPT_CALLS = 4  # of each process, in memory, because a call before them has not ended yet
+POLL_SECONDS = 1.0  # at most, until a node that has joined is used
+DEATHS = (RayActorError, WorkerCrashedError, NodeDiedError, OutOfMemoryError)
+
+
+@dataclass(eq=False)
+class _Process:
+    """An actor, which has its CPUs and GPUs until it is killed."""
+
+    actor: Any
+    node: Future[Any]  # the id of its node, known when the actor is ready
+
+    def is_ready(self) -> bool:
+        return self.node.done() and self.node.exception() is None
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call of a function with an item, which is repeated if its process or node dies."""
+
+    item: Any
+    process: _Process | None = None
+    future: Future[Any] | None = None  # None until a process is ready
+    num_deaths: int = 0
+
+    def has_result(self) -> bool:
+        """Return whether it has ended, with a result or an error, and is not repeated."""
+        return self.future is not None and self.future.done() and not self.must_be_repeated()
+
+    def must_be_repeated(self) -> bool:
+        return (
+            self.future is not None
+            and self.future.done()
+            and self.num_deaths < MAX_RETRIES
+            and isinstance(self.future.exception(), (*DEATHS, ObjectLostError))
+        )
+
+
+class _Caller:
+    """A process that calls functions."""
+
+    def get_node(self) -> str:
+        return str(ray.get_runtime_context().get_node_id())
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(*arguments)
 
 
 class Cluster:
@@ -46,13 +98,79 @@ class Cluster:
         self.address, self.num_cpus, self.num_gpus = address, num_cpus, num_gpus
 
     def as_task(self, function: Callable[..., Any]) -> Any:
-        """Return a function whose calls are tasks, which Ray starts again if their process or node dies.
-
-        Without GPUs, a process runs many tasks. With GPUs, each task has a new process, so that another one
-        may use the GPU.
-        """
+        """Return a function whose calls are tasks, which Ray starts again if their process or node dies."""
         options: Any = {"num_cpus": self.num_cpus, "num_gpus": self.num_gpus, "max_retries": MAX_RETRIES}
         return ray.remote(**options)(function)
+
+    def map_in_order(
+        self, function: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any], consequence: str,
+        fix: str,
+    ) -> Iterator[Any]:  # fmt: skip
+        """Yield the result of `function(shared, item)` for each item, in order.
+
+        The calls are made by as many processes as fit on the nodes, also on those that join later. A process
+        makes many calls, so it can keep a model in memory. It is not restarted if it dies, because the
+        others may have all of the CPUs: they make its calls again. `consequence` and `fix` are for errors.
+        """
+        start = ray.remote(num_cpus=self.num_cpus, num_gpus=self.num_gpus)(_Caller).remote
+        shared, remaining, num_failed_starts = ray.put(shared), iter(items), 0
+        processes: list[_Process] = []
+        calls: deque[_Call] = deque()
+
+        def end(process: _Process) -> None:
+            if process in processes:
+                processes.remove(process)
+                ray.kill(process.actor)
+
+        try:
+            while True:
+                slots = max(1, self.count_slots())  # of a cluster without nodes: another one may join it
+                while len(calls) < KEPT_CALLS * slots and (item := next(remaining, None)) is not None:
+                    calls.append(_Call(item))
+                if not calls:
+                    return
+                lost = [call for call in calls if call.must_be_repeated()]
+                for call in lost:
+                    assert call.process is not None
+                    end(call.process)
+                    call.future, call.num_deaths = None, call.num_deaths + 1
+                if lost:  # a node that has died may also have had processes without calls
+                    nodes = {node["NodeID"] for node in self._list_nodes()}
+                    for process in [each for each in processes if each.is_ready()]:
+                        if process.node.result() not in nodes:
+                            end(process)
+                if any(process.is_ready() for process in processes):
+                    num_failed_starts = 0
+                for process in [each for each in processes if each.node.done() and not each.is_ready()]:
+                    end(process)
+                    num_failed_starts += 1
+                    if num_failed_starts > MAX_RETRIES:
+                        _get_result(process.node.result, "--ray", consequence, fix)
+                unfinished = [call for call in calls if call.future is None or not call.future.done()]
+                for _ in range(min(slots, len(unfinished)) - len(processes)):
+                    actor = start()
+                    processes.append(_Process(actor, actor.get_node.remote().future()))
+                num_calls = Counter(call.process for call in unfinished if call.future is not None)
+                for call in [each for each in unfinished if each.future is None]:
+                    ready = [
+                        each for each in processes if each.is_ready() and num_calls[each] < PENDING_CALLS
+                    ]
+                    if not ready:
+                        break
+                    call.process = min(ready, key=num_calls.__getitem__)
+                    num_calls[call.process] += 1
+                    call.future = call.process.actor.call.remote(function, shared, call.item).future()
+                if calls[0].has_result():
+                    first = calls.popleft().future
+                    assert first is not None
+                    yield _get_result(first.result, "--ray", consequence, fix)
+                    continue
+                futures = [call.future for call in calls if call.future is not None]
+                futures += [process.node for process in processes]
+                wait([each for each in futures if not each.done()], POLL_SECONDS, FIRST_COMPLETED)
+        finally:
+            for process in processes:
+                ray.kill(process.actor)
 
     def count_slots(self) -> int:
         """Return how many tasks the nodes that are alive can run at the same time."""
@@ -111,15 +229,19 @@ class Cluster:
 
 def get_result(reference: Any, name: str, consequence: str, fix: str) -> Any:
     """Return the result of a task; raise the `UserError` of the task, or one about its process or node."""
+    return _get_result(lambda: ray.get(reference), name, consequence, fix)
+
+
+def _get_result(get: Callable[[], Any], name: str, consequence: str, fix: str) -> Any:
     try:
-        return ray.get(reference)
+        return get()
     except RayTaskError as error:
         if isinstance(error.cause, UserError):
             raise error.cause from None
         raise
     except RayError as error:
         problem = str(error).split("\n")[0].rstrip(".")
-        if isinstance(error, (WorkerCrashedError, NodeDiedError, OutOfMemoryError)):
+        if isinstance(error, DEATHS):
             problem = f"its process or node died {MAX_RETRIES + 1} times ({problem})"
         raise UserError(f"{name}: {problem}, and {consequence}; {fix}") from None
 
