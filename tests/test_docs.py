@@ -110,7 +110,8 @@ def test_flags_named_on_a_page_exist(name):
 
 ALL_FLAGS = {
     flag
-    for command in TABLE.values()
+    for name in TABLE
+    for command in (TABLE[name], *getattr(TABLE[name], "commands", {}).values())
     for option in command.params
     for flag in (*option.opts, *option.secondary_opts)
 }
