@@ -103,7 +103,7 @@ def _get_training_labels(features: Features) -> TrainingLabels:
 # ---- pairs
 
 # Pairs of each kind per row and epoch. Tunstall et al. 2022, section 3.1, have 20. On one of two datasets
-# with 16 rows, 20 were better than 5; with 128 rows, they were not (docs/few-labels.md).
+# with 16 rows, 20 were better than 5; with 128 rows, they were not.
 MAX_PAIRS_PER_ROW, MIN_PAIRS_PER_ROW = 20, 5
 FEW_PAIRS = 1_280  # in an epoch (80 steps of 16): up to it, rows are in more than MIN_PAIRS_PER_ROW pairs
 MAX_PAIRS = 8_000  # pairs in an epoch; many rows are in fewer pairs each
