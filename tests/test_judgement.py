@@ -1,6 +1,7 @@
 """The judgement of a run: its thresholds, and where it is shown."""
 
 import json
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -320,12 +321,13 @@ def test_console_and_json(cli, tmp_path, tiny):
     _, printed, _ = cli("classify", "--resume", "-o", tmp_path / "run")
     assert f"{judgement['text']}\nrun: {tmp_path / 'run'}\n" in printed
     assert "tokens/s" not in printed
+    copy = shutil.copytree(tmp_path / "run", tmp_path / "copy")
     _, printed, _ = cli(
-        "evaluate", tmp_path / "run", "--compare", tmp_path / "run", "--json", "-o", tmp_path / "compared"
+        "evaluate", tmp_path / "run", "--compare", copy, "--json", "-o", tmp_path / "compared"
     )
     compared = json.loads(printed)
     assert compared["judgement"]["verdict"] == "no_difference"
-    assert compared["judgement"]["against"] == str(tmp_path / "run")
+    assert compared["judgement"]["against"] == str(copy)
     assert compared["judgement"]["difference"] == 0
 
 

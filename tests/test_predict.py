@@ -393,7 +393,8 @@ def test_paths_may_begin_with_the_home_directory(runs, cli, tmp_path, monkeypatc
     assert status == 0, err
     assert read_predictions(tmp_path, "out.jsonl")[0]["predicted"] == record["predicted"]
     monkeypatch.chdir(tmp_path)
-    status, _, err = cli("evaluate", "~/run", "--compare", "~/run", "--output-dir", "~/scores")
+    shutil.copytree(runs / "classify", tmp_path / "copy")
+    status, _, err = cli("evaluate", "~/run", "--compare", "~/copy", "--output-dir", "~/scores")
     assert status == 3, err  # no difference
     assert (tmp_path / "scores" / "metrics.json").exists()
     assert not (tmp_path / "~").exists()
