@@ -156,7 +156,7 @@ def test_embeddings_are_added_in_training(cli, larger_tokenizer, tmp_path):
 def test_every_kind_of_model_can_be_resized():
     import transformers
 
-    from bertkit.models.loading import resize_embeddings
+    from bertkit.models.loading import adapt_to_tokenizer
     from bertkit.models.replaced_tokens import ReplacedTokenModel
     from bertkit.models.tagger import EncoderWithHead
 
@@ -170,7 +170,7 @@ def test_every_kind_of_model_can_be_resized():
     )
     encoder = EncoderWithHead(transformers.BertModel(berts[1]))
     for model in (transformers.BertForMaskedLM(berts[0]), encoder, replaced):
-        resize_embeddings(model, tokenizer)
+        adapt_to_tokenizer(model, tokenizer)
         assert model.get_input_embeddings().num_embeddings == size + 2
         assert model.config.vocab_size == size + 2
     generator = replaced.generator

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 
 from bertkit.errors import format_count
-from bertkit.training.callbacks import merge_log_history
 from bertkit.training.samplers import count_words_by_step
 from bertkit.utils import distributed
 from bertkit.utils.reporting import report_info
@@ -34,6 +33,8 @@ class WordBudget:
 
     def summarize(self, log: list[dict[str, Any]], steps: int) -> dict[str, Any]:
         """Return the section "words" of `metrics.json`: the scores by the number of words, up to `steps`."""
+        from bertkit.training.callbacks import merge_log_history  # here, because Trainer's import is slow
+
         entries = {entry["step"]: entry for entry in merge_log_history(log)}
         curve = [
             {
