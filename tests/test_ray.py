@@ -57,7 +57,7 @@ def cluster():
 
 def act_when_training(study, action):
     """Call a function in a thread as soon as a run has a new checkpoint; return the thread."""
-    before, deadline = find_checkpoints(study), time.monotonic() + 120
+    before, deadline = find_checkpoints(study), time.monotonic() + 600
 
     def wait_and_act():
         while not find_checkpoints(study) - before:
@@ -273,7 +273,7 @@ def test_processes_whose_results_are_no_longer_read_are_ended(cluster):
         assert [next(results), next(results)] == [0, 1]
         with pytest.raises(bertkit.UserError, match="item 2: is wrong; remove it"):
             next(results)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while ray.available_resources().get("CPU") != 1:  # of the process that was ended
             assert time.monotonic() < deadline
             time.sleep(0.05)
