@@ -124,7 +124,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--choosing", nargs="+", choices=CHOOSING, default=list(CHOOSING))
     parser.add_argument("--confirming", nargs="*", choices=CONFIRMING, default=list(CONFIRMING))
     parser.add_argument(
-        "--compare", choices=CANDIDATES, help="only compare today's defaults with this candidate, on all cells"
+        "--compare",
+        choices=CANDIDATES,
+        help="only compare today's defaults with this candidate, on all cells",
     )
     parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the tables to docs/design/defaults.md")

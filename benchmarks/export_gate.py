@@ -27,6 +27,8 @@ from bertkit.commands.export import QualityGateError
 from bertkit.data.sources import find_dataset_spec, load_dataset
 from bertkit.run.predictor import load_predictor
 from bertkit.run.verification import verify_outputs
+from bertkit.settings.declaration import get_settings
+from bertkit.tasks import task_definition
 from docs_page import format_table, replace_section
 from harness import ROOT
 from label_ranking import load_pairs
@@ -107,7 +109,8 @@ def load_rows(export: Export, args: argparse.Namespace) -> tuple[list[dict[str, 
         columns: dict[str, Any] = {}
     else:
         splits = load_dataset(export.data, export.task, str(args.data_dir)).splits
-        columns = {name: value for name, value in spec.defaults.items() if name != "best_metric"}
+        settings = get_settings(task_definition(export.task).config)
+        columns = {name: value for name, value in spec.defaults.items() if name in settings}
         label = columns.get("label_column", columns.get("tag_column"))
         rows = [row for part in splits.values() if label in part.columns for row in part]
     order = np.random.default_rng(0).permutation(len(rows))
