@@ -194,8 +194,7 @@ def write_variants(task: Task, model: Any, files: Mapping[str, Path]) -> None:
     metadata |= {name: json.dumps(value) for name, value in task.state.fitted_params.items()}
     has_scope = task.state.fitted_confidence.scope_weights is not None
     write_graph(model, task.sequence_grouping == "choice", files[FP32], metadata, has_scope)
-    converters: dict[str, Callable[[Path, Path], Any]] = {INT8: quantize, FP16: convert_to_fp16}
-    for variant, convert in converters.items():
+    for variant, convert in {INT8: quantize, FP16: convert_to_fp16}.items():
         if variant in files:
             convert(files[FP32], files[variant])
 
