@@ -242,31 +242,6 @@ def test_int8_is_a_separate_model_and_is_measured(run, cli):
     assert "times the speed" in out
 
 
-def test_after_a_refusal_a_more_exact_int8_model_is_tried(run, cli, monkeypatch):
-    """Its first matrix products with the outputs of GELU stay in fp32."""
-    import onnx
-
-    check, differences = export_module._require_small_drop, []
-
-    def refuse_once(*args):
-        differences.append(None)
-        if len(differences) == 1:
-            raise export_module.QualityGateError("run: with int8, it is worse; nothing was written; give up")
-        return check(*args)
-
-    args = ["export", run, "--quantize", "int8", "--json", "--overwrite"]
-    first = json.loads(cli(*args)[1])
-    monkeypatch.setattr(export_module, "_require_small_drop", refuse_once)
-    status, out, err = cli(*args, "--max-drop", 100)
-    assert status == 0
-    assert "with int8, it is worse; trying a model with more weights in fp32" in err
-    measurements = json.loads(out)
-    assert measurements["greatest_difference"]["int8"] < first["greatest_difference"]["int8"]
-    graph = onnx.load(run / "onnx" / "int8" / "model.onnx").graph
-    kept = [weight.dims for weight in graph.initializer if len(weight.dims) == 2 and weight.data_type == 1]
-    assert any(rows > columns for rows, columns in kept)
-
-
 def test_a_drop_that_too_few_rows_exclude_is_refused_with_the_number_of_rows(run, cli, tmp_path):
     data = write_rows(tmp_path / "new.jsonl", make_toy_rows(30, seed=8))
     args = ["export", run, "--quantize", "int8", "--max-drop", 0.5, "--data", data]

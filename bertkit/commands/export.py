@@ -3,7 +3,6 @@
 import dataclasses
 import json
 import logging
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -154,14 +153,7 @@ def _export(config: ExportConfig, run: Path, folder: Path, metrics: dict[str, An
         if config.quantize:
             folders[config.quantize].mkdir()
         write_variants(validation.task, validation.model, files)
-        try:
-            measurements = _measure(validation, files, run, metrics, config)
-        except QualityGateError as error:
-            if config.quantize != INT8 or not quantize(files[FP32], files[INT8], is_more_exact=True):
-                raise
-            problem = str(error).partition("; nothing was written")[0]
-            report_info(f"{problem}; trying a model with more weights in fp32")
-            measurements = _measure(validation, files, run, metrics, config)
+        measurements = _measure(validation, files, run, metrics, config)
         for variant_folder in folders.values():  # `metrics.json` is the last file that `bertkit.load` reads
             copy_run_files(run, validation.tokenizer, variant_folder)
             RunDir(variant_folder).write_metrics({**metrics, "export": measurements})
@@ -556,39 +548,19 @@ def _build_example_inputs(model: Any, has_choices: bool) -> tuple[dict[str, torc
     return inputs, dims
 
 
-def quantize(source: Path, target: Path, is_more_exact: bool = False) -> bool:
+def quantize(source: Path, target: Path) -> None:
     """Write the graph in `source` to `target` with 8-bit weights and dynamically quantized activations.
 
     Each output channel has its own scale. Weights use 7 of the 8 bits, because processors without VNNI
-    accumulate products in 16 bits, which would overflow. Most of the error comes from the activations of a
-    few layers: the outputs of GELU, which has a long tail, in the first layers. With `is_more_exact`, the
-    first third of the matrix products that narrow their inputs, those with the outputs of GELU, stay in fp32.
-
-    Returns:
-        Whether the graph was written: False if no matrix product is to stay in fp32.
+    accumulate products in 16 bits, which would overflow.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     model = onnx.load(source)
     del model.graph.value_info[:]  # has outdated shapes of weights that the exporter transposed
-    shapes = {weight.name: tuple(weight.dims) for weight in model.graph.initializer}
-    narrowing = [
-        node.name
-        for node in model.graph.node
-        if node.op_type == "MatMul"
-        and len(shape := shapes.get(node.input[1], ())) == 2
-        and shape[0] > shape[1]
-    ]
-    excluded = narrowing[: math.ceil(len(narrowing) / 3)] if is_more_exact else []
-    if is_more_exact and not excluded:
-        return False
     with _silence_logging():
-        quantize_dynamic(
-            model, target, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True,
-            nodes_to_exclude=excluded,
-        )  # fmt: skip
-    return True
+        quantize_dynamic(model, target, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
 
 
 def convert_to_fp16(source: Path, target: Path) -> None:
