@@ -87,7 +87,12 @@ class Cluster:
                 "--nnodes", "2", "--nproc-per-node", "1", "--node-rank", str(number),
                 "--master-addr", ADDRESSES[0], "--master-port", MASTER_PORT, "-m", "bertkit", *arguments,
             ]  # fmt: skip
-        before = f"mount --bind '{mount[0]}' '{mount[1]}' && " if mount else ""
+        names = self.outputs[0].with_name("hosts")
+        lines = [f"{address} {host}\n" for address, host in zip(ADDRESSES, HOSTS, strict=True)]
+        names.write_text("".join(["127.0.0.1 localhost\n", *lines]))
+        before = f"mount --bind '{names}' /etc/hosts && "
+        if mount:
+            before += f"mount --bind '{mount[0]}' '{mount[1]}' && "
         script = f'hostname {HOSTS[number]} && {before}exec "$@"'
         command = [
             "ip",
