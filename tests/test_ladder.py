@@ -199,6 +199,43 @@ def test_a_dry_run_adds_up_the_seconds_in_the_order_of_training(make_ladder, mon
     ]  # fmt: skip
 
 
+def test_a_dry_run_plans_no_model_that_is_made_from_one_that_is_left_out(make_ladder, monkeypatch):
+    def fail(self, candidate, source):
+        if candidate.is_fine_tuned:
+            raise UserError("--model small: its weights cannot be loaded")
+        return 1.0
+
+    monkeypatch.setattr(Ladder, "_estimate", fail)
+    plan = make_ladder(dry_run=True).describe_runs()
+    assert not {"finetune", "int8", "distilled"} & {row["candidate"] for row in plan["runs"]}
+    assert plan["left_out"]["finetune"] == "--models small: its weights cannot be loaded"
+    assert plan["left_out"]["distilled"] == "no fine-tuned model to make it from"
+
+
+@pytest.mark.parametrize(
+    ("message", "is_left_out"),
+    [
+        ("--model small: its weights cannot be loaded", True),
+        ("run/checkpoints: cannot be written; free disk space and resume with --resume", False),
+    ],
+)
+def test_an_error_that_is_not_about_the_encoder_stops_the_ladder(
+    make_ladder, tmp_path, monkeypatch, message, is_left_out
+):
+    def fail(*_):
+        raise UserError(message)
+
+    made = make_ladder()
+    monkeypatch.setattr(Ladder, "train_run", fail)
+    [candidate] = [one for one in made.candidates if one.name == "finetune"]
+    run = made._plan(tmp_path, candidate, None)[0]
+    if is_left_out:
+        assert made.attempt(run).reason == message.replace("--model", "--models")
+    else:
+        with pytest.raises(UserError, match="free disk space"):
+            made.attempt(run)
+
+
 def test_an_export_is_tried_before_its_time_is_known(make_ladder):
     made = make_ladder()
     source = ladder.Trained(FINETUNE, [], 100.0, None)

@@ -20,7 +20,7 @@ import numpy as np
 
 from bertkit.commands import export
 from bertkit.data.table import Rows, fingerprint_splits
-from bertkit.errors import RunInterrupted, UserError, format_count
+from bertkit.errors import RunInterrupted, TrainingFailed, UserError, format_count
 from bertkit.experiments.experiment import Outcome, PlannedRun
 from bertkit.experiments.held_out import (
     PREDICTIONS_FILE,
@@ -54,6 +54,7 @@ from bertkit.utils.text import dump_yaml, format_signed
 LADDER_FILE, RECIPE_FILE, CANDIDATES_DIR = "ladder.json", "recipe.yaml", "candidates"
 RECOMMENDED_DIR, TEACHER_DIR = "recommended", "recommended-teacher"
 SPEED_ROWS, SPEED_SECONDS = 256, 1.0  # for a measurement of the speed: rows, and seconds at least
+NO_SOURCE = "no fine-tuned model to make it from"
 USED_FRACTION = 0.9  # of the time limit, for training; the rest is for the measurements at the end
 
 
@@ -228,10 +229,12 @@ class Ladder(TaskExperiment):
         A student is planned with the seconds of the slowest fine-tuned candidate.
         """
         rows: list[dict[str, str]] = []
-        slowest, total, parts = 0.0, 0.0, self.splits.final
+        has_source, slowest, total, parts = False, 0.0, 0.0, self.splits.final
         for candidate in self.candidates:
             reason = self.find_obstacle(candidate)
             seconds = slowest if candidate.origin == "distilled" else 0.0
+            if reason is None and candidate.is_derived and not has_source:
+                reason = NO_SOURCE
             if reason is None and candidate.origin == "run":
                 try:
                     seconds = self._estimate(candidate, None)
@@ -243,7 +246,7 @@ class Ladder(TaskExperiment):
             if candidate.origin == "baseline":
                 continue
             if candidate.is_fine_tuned:
-                slowest = max(slowest, seconds)
+                has_source, slowest = True, max(slowest, seconds)
             total += seconds * len(parts)
             rows.append({
                 "candidate": candidate.name,
@@ -336,9 +339,14 @@ class Ladder(TaskExperiment):
             run = dataclasses.replace(run, settings={**run.settings, "teacher": run.settings["model"]})
         try:
             return Outcome(self.train_run(run, splits, options))
-        except RunInterrupted:
-            raise
-        except UserError as error:  # about the encoder: the other candidates may do without it
+        except TrainingFailed as error:
+            return Outcome({}, str(error))
+        except UserError as error:
+            # The other candidates may do without this encoder. Any other error, such as a full disk, stops the
+            # ladder, which can be resumed. The number of layers of a teacher, known only now, may be too small.
+            is_about_model = name_flag(error) != str(error) or origin == "distilled"
+            if isinstance(error, RunInterrupted) or not is_about_model:
+                raise
             return Outcome({}, name_flag(error))
 
     def _quantize(self, run: PlannedRun, rows: Rows) -> Outcome:
@@ -388,7 +396,7 @@ class Ladder(TaskExperiment):
             reason = self.find_obstacle(candidate)
             source = self._find_source(candidate, trained)
             if reason is None and candidate.is_derived and source is None:
-                reason = "no fine-tuned model to make it from"
+                reason = NO_SOURCE
             if reason is None and candidate.origin == "baseline":
                 baseline = self._fit_baseline(candidate)
                 if self.metric in baseline.scorer.score_all():
