@@ -342,8 +342,8 @@ class Ladder(TaskExperiment):
         except TrainingFailed as error:
             return Outcome({}, str(error))
         except UserError as error:
-            # The other candidates may do without this encoder. Any other error, such as a full disk, stops the
-            # ladder, which can be resumed. The number of layers of a teacher, known only now, may be too small.
+            # The other candidates may do without this encoder, and a teacher may have too few layers. Any
+            # other error, such as a full disk, stops the ladder, which can be resumed.
             is_about_model = name_flag(error) != str(error) or origin == "distilled"
             if isinstance(error, RunInterrupted) or not is_about_model:
                 raise
