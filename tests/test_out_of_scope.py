@@ -184,6 +184,19 @@ def test_texts_of_the_training_rows_are_not_fitted(copied, runs, cli, monkeypatc
 
 
 @pytest.mark.slow
+def test_the_texts_may_have_the_column_that_is_passed_for_the_rows(copied, tmp_path, cli):
+    run, data, texts = copied
+    rows = [json.loads(line) for line in data.read_text("utf-8").splitlines()]
+    data = write_rows(tmp_path / "new.jsonl", [{"words": row.pop("text"), **row} for row in rows])
+    number = [{"number": i, "words": text} for i, text in enumerate(texts.read_text("utf-8").splitlines())]
+    outside = write_rows(tmp_path / "none.jsonl", number)
+    args = ["--data", data, "--text-column", "words", "--out-of-scope"]
+    for source in (outside, texts):  # a text file has no names of columns
+        status, out, err = cli("calibrate", run, *args, source)
+        assert (status, "out of scope (cross-fitted): " in out) == (0, True), err
+
+
+@pytest.mark.slow
 def test_tasks_without_classes_of_texts_are_refused(runs, tmp_path, cli):
     for task in ("ner", "swag", "qa"):
         args = [runs / task, "--out-of-scope", "sample"]

@@ -135,7 +135,7 @@ def calibrate(settings: Mapping[str, Any]) -> CalibrationResult:
         raise UserError(f"{format_flag(next(iter(columns)))}: applies only to --data; pass both or neither")
     require_data_for_format_flags(config)
     reload_data = cache(partial(reload_run_data, run, _get_passed(config), "calibrate"))
-    outside = _load_texts_out_of_scope(config, task, reload_data)
+    outside = _load_texts_out_of_scope(config, task, columns, reload_data)
     if is_copy:  # which only reads the run
         locks.require_unlocked(run)
     with nullcontext() if is_copy else locks.lock_directory(run), silence_libraries():
@@ -271,11 +271,13 @@ def _name_texts(config: CalibrateConfig) -> str:
 
 
 def _load_texts_out_of_scope(
-    config: CalibrateConfig, task: Task, reload_data: Callable[[], tuple[LoadedDataset, Splits]]
-) -> Rows | None:
+    config: CalibrateConfig, task: Task, columns: Mapping[str, Any],
+    reload_data: Callable[[], tuple[LoadedDataset, Splits]],
+) -> Rows | None:  # fmt: skip
     """Load the texts of `--out-of-scope`, or else those of the training run; None if there are none.
 
-    Texts that are also rows of the run are left out.
+    Texts that are also rows of the run are left out. `columns` are those that the user named, by setting; the
+    result has those of the run.
     """
     source = config.out_of_scope
     if source is None:
@@ -290,7 +292,7 @@ def _load_texts_out_of_scope(
             "--out-of-scope: a linear model of texts has no vectors of texts; omit it, or pass a run of "
             "another method"
         )
-    outside, known = load_out_of_scope(task, source, config), []
+    outside, known = load_out_of_scope(task, source, config, columns), []
     try:
         known = list(reload_data()[1].values())
     except UserError as error:

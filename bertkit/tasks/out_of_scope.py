@@ -1,6 +1,6 @@
 """Texts that belong to no class: they are read, and kept apart from the rows of the classes."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,10 +24,13 @@ def require_classes_of_texts(task: Task) -> None:
         raise UserError(f"--out-of-scope: {reason}; omit it")
 
 
-def load_out_of_scope(task: Task, source: DataSource, config: Any) -> Rows:
+def load_out_of_scope(
+    task: Task, source: DataSource, config: Any, columns: Mapping[str, Any] | None = None
+) -> Rows:
     """Return parsed texts that belong to no class, without labels.
 
-    `config` has the settings `data_dir` and those of the format of text files.
+    `config` has the settings `data_dir` and those of the format of text files. `columns` are those that the
+    user named for other rows, by setting; they take precedence if the texts have them.
     """
     require_classes_of_texts(task)
     schema = task.input_schema
@@ -36,10 +39,11 @@ def load_out_of_scope(task: Task, source: DataSource, config: Any) -> Rows:
     rows = load_texts_out_of_scope(source, name, schema.text_columns, config.data_dir, dialect)
     reader = type(task)(task.config)  # whose columns become those of these rows
     reader.state = task.state
-    reader.map_columns(rows, {})
+    named = {name: column for name, column in (columns or {}).items() if column in rows.columns}
+    reader.map_columns(rows, named)
     rows, _ = reader.parse_rows(rows)
-    columns = zip(schema.text_columns, reader.input_schema.text_columns, strict=True)
-    return select_texts(task, rows.replace_columns({own: rows[column] for own, column in columns}))
+    pairs = zip(schema.text_columns, reader.input_schema.text_columns, strict=True)
+    return select_texts(task, rows.replace_columns({own: rows[column] for own, column in pairs}))
 
 
 def select_texts(task: Task, rows: Rows) -> Rows:
