@@ -179,6 +179,21 @@ def test_an_upload_that_fails_loses_nothing(cli, account, toy, tiny, tmp_path, m
     np.testing.assert_array_equal(logits("team/it"), logits(run))
 
 
+def test_one_process_uploads_a_run_of_several_hosts(tmp_path, monkeypatch):
+    from bertkit.run import upload
+    from bertkit.tasks.text.config import ClassifyConfig
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(upload, "create_hub_repo", interrupt)
+    variables = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "first"}
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(bertkit.UserError, match="upload it with: bertkit classify --resume "):
+        upload.upload_run("classify", tmp_path, ClassifyConfig(data="sample", push_to_hub=True))
+
+
 def test_an_interrupted_run_is_uploaded_after_resume(cli, account, toy, tiny, tmp_path, stop_at):
     run = tmp_path / "run"
     stop_at(1)

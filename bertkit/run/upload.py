@@ -92,7 +92,7 @@ def upload_run(task: str, folder: Path, config: RunConfig) -> None:
 
     run_dir = RunDir(folder)
     problem = f"{folder}: the run is finished, but was not uploaded"
-    fix = f"upload it with: {format_resume_command(task, folder, config)}"
+    fix = f"upload it with: {format_resume_command(task, folder, config, is_finished=True)}"
     try:
         repo = create_hub_repo(config, folder)
         report_info(f"uploading to {repo}")
@@ -114,15 +114,15 @@ def upload_run(task: str, folder: Path, config: RunConfig) -> None:
     report_info(f"uploaded to {commit.repo_url}")
 
 
-def format_resume_command(task: str, folder: Path, config: RunConfig) -> str:
-    """Return the command that resumes an unfinished run, or uploads a finished run.
+def format_resume_command(task: str, folder: Path, config: RunConfig, is_finished: bool = False) -> str:
+    """Return the command that resumes an unfinished run, or uploads a finished run, in one process.
 
-    On several machines, the command starts torchrun, and has to be run on each of them.
+    On several machines, the command to resume starts torchrun, and has to be run on each of them.
     """
     arguments = ["bertkit", task, "--resume", "--output-dir", str(folder)]
-    if distributed.has_several_hosts():
+    if distributed.has_several_hosts() and not is_finished:
         arguments = [*distributed.get_torchrun_command(), "-m", *arguments]
-    elif distributed.get_world_size() > 1:
+    elif distributed.get_world_size() > 1 and not is_finished:
         arguments += ["--nproc", str(distributed.get_world_size())]
     for value in config.metric:
         arguments += ["--metric", value]
