@@ -168,6 +168,19 @@ def test_the_student_starts_with_the_layers_and_the_head_of_the_teacher(teacher,
 
 
 @pytest.mark.slow
+def test_the_epochs_of_few_labeled_rows_are_not_those_of_many_unlabeled_rows(runs, tmp_path, monkeypatch):
+    monkeypatch.setattr("bertkit.training.arguments.MIN_STEPS", 200)
+    settings = {"run": str(runs / "classify"), "num_layers": 1}
+    assert resolve_student_settings(settings)[1]["epochs"] == 2  # those of the teacher
+    settings["data"] = str(write_unlabeled(tmp_path / "more.jsonl", "classify", 1_200))
+    task, student = resolve_student_settings(settings)
+    prepared = prepare(task, task_definition(task).config(**student))
+    assert len(prepared.splits["train"]) < 100
+    assert prepared.config.epochs == 4
+    assert resolve_student_settings({**settings, "epochs": 3})[1]["epochs"] == 3
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_each_task_has_students(runs, cli, tmp_path, task):
     data = write_unlabeled(tmp_path / "more.jsonl", task)

@@ -68,6 +68,8 @@ def resolve_student_settings(settings: Mapping[str, Any]) -> tuple[str, dict[str
         if name not in TEACHER_SETTINGS | ineffective
         and getattr(task.config, name) not in (field.default, None)
     }
+    if values.get("data") is not None:  # which may be many times the rows of the teacher
+        inherited.pop("epochs", None)
     # A seed of the student must not change which rows are held out.
     inherited = {"split_seed": task.config.seed} | inherited
     return task.definition.name, apply_overrides(inherited, overrides, type(task.config))

@@ -407,8 +407,9 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
     the size of the data and the model. On a GPU, larger batches replace accumulation steps.
     """
     task, token_budget = prepared.task, prepared.config.tokens_per_batch
+    added = sum(len(method.unlabeled_rows or ()) for method in prepared.methods)
     suggestions, reason = suggest_hyperparameters(
-        len(prepared.splits["train"]), prepared.model_config, task.definition.unit,
+        len(prepared.splits["train"]) + added, prepared.model_config, task.definition.unit,
         any(method.trains_adapters for method in prepared.methods),
     )  # fmt: skip
     suggestions |= task.default_hyperparameters
