@@ -1,6 +1,6 @@
 """Compare the models of bertkit's ladder with what users would train instead, on the same rows and cores.
 
-    python benchmarks/classifiers.py --data-dir DATA --rows 1000 --write
+    python benchmarks/classifiers.py --data-dir DATA --rows 1000
     python benchmarks/classifiers.py --data-dir DATA --datasets "AG News" --shots 8 --draws 10 --systems \
         contrastive setfit
 
@@ -42,8 +42,8 @@ from bertkit.stats.baseline_models import WORD_PATTERN
 from bertkit.stats.significance import mcnemar_test
 from bertkit.stats.slices import correct_by_holm
 from bertkit.utils.reporting import silence_libraries, silence_reports
-from docs_page import format_table, replace_section
-from harness import OUT_HELP, ROOT, describe_machine, publish
+from docs_page import format_table
+from harness import OUT_HELP, describe_machine, publish
 from text_datasets import DATASETS, Pairs, draw_rows
 
 BUDGETS = (10, 30, 100, 300)  # seconds of training
@@ -79,7 +79,6 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--setfit-steps", type=int, help="of the contrastive training of SetFit, at most")
     parser.add_argument("--out", type=Path, help=OUT_HELP)
-    parser.add_argument("--write", action="store_true", help="write the tables to docs/ladder.md")
     return parser.parse_args(argv)
 
 
@@ -338,8 +337,6 @@ def main(argv: list[str] | None = None) -> None:
         lines += ["By the seconds of the training:", "", *format_budgets(results), ""]
         lines += [*format_differences(results, args), ""]
     publish("\n".join([*lines, *describe_machine()]) + "\n", args.out)
-    if args.write:
-        replace_section("classifiers.py", "\n".join(lines), ROOT / "docs" / "ladder.md")
 
 
 if __name__ == "__main__":

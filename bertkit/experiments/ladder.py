@@ -203,7 +203,8 @@ class Ladder(TaskExperiment):
         try:
             return self.get_group().prepare(candidate.settings, self.splits.final[0].splits)
         except UserError as error:
-            raise UserError(name_flag(error)) from error
+            error.args = (name_flag(error),)
+            raise
 
     @property
     def model_names(self) -> str:

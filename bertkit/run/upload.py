@@ -121,7 +121,7 @@ def format_resume_command(task: str, folder: Path, config: RunConfig, is_finishe
     """
     arguments = ["bertkit", task, "--resume", "--output-dir", str(folder)]
     if distributed.has_several_hosts() and not is_finished:
-        arguments = [*distributed.get_torchrun_command(), "-m", *arguments]
+        arguments = [*distributed.get_torchrun_command(folder.name), "-m", *arguments]
     elif distributed.get_world_size() > 1 and not is_finished:
         arguments += ["--nproc", str(distributed.get_world_size())]
     for value in config.metric:

@@ -64,12 +64,15 @@ def has_several_hosts() -> bool:
     return read_int("LOCAL_WORLD_SIZE", world_size) < world_size
 
 
-def get_torchrun_command() -> list[str]:
-    """Return the start of the command that each machine runs to start the same number of processes."""
+def get_torchrun_command(job: str) -> list[str]:
+    """Return the start of the command that each machine runs to start the same number of processes.
+
+    Jobs with other names may meet at the same address.
+    """
     processes = read_int("LOCAL_WORLD_SIZE", 1)
     return [
         "torchrun", "--nnodes", str(get_launched_world_size() // processes),
-        "--nproc-per-node", str(processes), "--rdzv-backend", "c10d",
+        "--nproc-per-node", str(processes), "--rdzv-id", job, "--rdzv-backend", "c10d",
         "--rdzv-endpoint", os.environ["MASTER_ADDR"],
     ]  # fmt: skip
 
