@@ -55,6 +55,21 @@ def cluster():
             cluster.shutdown()
 
 
+@pytest.fixture
+def add_node(cluster):
+    """Return a function that adds a node with one CPU, which is removed after the test."""
+    nodes = []
+
+    def add():
+        nodes.append(cluster.add_node(num_cpus=1))
+        return nodes[-1]
+
+    yield add
+    for node in nodes:
+        if node in cluster.worker_nodes:
+            cluster.remove_node(node, allow_graceful=False)
+
+
 def act_when_training(study, action):
     """Call a function in a thread as soon as a run has a new checkpoint; return the thread."""
     before, deadline = find_checkpoints(study), time.monotonic() + 600
@@ -71,13 +86,15 @@ def act_when_training(study, action):
 
 
 @pytest.mark.slow
-def test_a_stopped_driver_and_a_node_that_dies_leave_the_table_of_one_process(study, cluster, cli, tmp_path):
+def test_a_stopped_driver_and_a_node_that_dies_leave_the_table_of_one_process(
+    study, cluster, add_node, cli, tmp_path
+):
     """Also the predictions of the node that is left, which are those of one process."""
     args, whole = study
     status, out, err = cli(*args, "-o", whole, "--json")
     assert status == 0, err
     expected = drop_durations(json.loads(out) | {"output_dir": ""})
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    nodes = [add_node() for _ in range(2)]
     folder = tmp_path / "study"
     thread = act_when_training(folder, lambda: os.kill(os.getpid(), signal.SIGTERM))
     status, _, err = cli(*args, "--ray", "auto", "-o", folder)
@@ -92,7 +109,6 @@ def test_a_stopped_driver_and_a_node_that_dies_leave_the_table_of_one_process(st
     assert read_weights(folder) == read_weights(whole)
     predict = ["predict", folder / "folds" / "fold0-seed0", "--data", args[3]]
     assert cli(*predict, "--ray", "auto")[:2] == cli(*predict)[:2]
-    cluster.remove_node(nodes[1], allow_graceful=False)
 
 
 @pytest.mark.parametrize("command", [*SUITES, "study classify", "ladder classify"])
@@ -217,9 +233,9 @@ def test_the_messages_of_a_run_arrive_before_its_outcome(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_calls_of_processes_and_nodes_that_die_are_made_again(cluster, tmp_path):
+def test_calls_of_processes_and_nodes_that_die_are_made_again(cluster, add_node, tmp_path):
     """Each process loads what it needs once; the nodes that are left have no room for another one."""
-    nodes = [cluster.add_node(num_cpus=1) for _ in range(2)]
+    nodes = [add_node() for _ in range(2)]
     config = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")
 
     def compute(shared, item):  # pickled by value
@@ -253,14 +269,13 @@ def test_calls_of_processes_and_nodes_that_die_are_made_again(cluster, tmp_path)
         results = list(connected.map_in_order(compute, str(tmp_path), iter_items(), "lost", "retry"))
     assert [item for item, _ in results] == list(iter_items())
     assert len({process for _, process in results}) <= 4  # two, one after a death, and one more
-    cluster.remove_node(nodes[1], allow_graceful=False)
 
 
 @pytest.mark.slow
-def test_processes_whose_results_are_no_longer_read_are_ended(cluster):
+def test_processes_whose_results_are_no_longer_read_are_ended(cluster, add_node):
     import ray
 
-    node = cluster.add_node(num_cpus=1)
+    add_node()
     config = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")
 
     def fail(shared, item):
@@ -277,7 +292,6 @@ def test_processes_whose_results_are_no_longer_read_are_ended(cluster):
         while ray.available_resources().get("CPU") != 1:  # of the process that was ended
             assert time.monotonic() < deadline
             time.sleep(0.05)
-    cluster.remove_node(node, allow_graceful=False)
 
 
 def test_messages_of_ray_go_to_standard_error(monkeypatch, capsys):
