@@ -148,6 +148,7 @@ def train_with_setfit(draw: Draw, model: str, folder: Path) -> float:
 
 METHODS: dict[str, Callable[[Draw, str, Path], float]] = {
     "finetune": train_with_bertkit(),
+    "finetune, 4 epochs": train_with_bertkit(epochs=4),
     "finetune, 20 epochs": train_with_bertkit(epochs=20),
     "linear-probe": train_with_bertkit(method="linear-probe"),
     REFERENCE: train_with_bertkit(method="contrastive"),
