@@ -156,7 +156,7 @@ class RunConfig(TaskSettings, Settings):
 
     epochs: float | None = setting(
         None, "Passes over the training data.", Panel.TUNING, is_common=True, min=0.0,
-        training_argument="num_train_epochs", default_text="by data size", applies_to="steps",
+        training_argument="num_train_epochs", default_text="by task and data size", applies_to="steps",
     )  # fmt: skip
     max_steps: int | None = setting(
         None, "Number of optimizer steps, in place of --epochs.", Panel.TUNING, min=1,
@@ -164,7 +164,8 @@ class RunConfig(TaskSettings, Settings):
     )  # fmt: skip
     batch_size: int | None = setting(
         None, "Examples per training batch and device.", Panel.SPEED, min=1,
-        training_argument="per_device_train_batch_size", default_text="by data size", applies_to="steps",
+        training_argument="per_device_train_batch_size", default_text="by task and data size",
+        applies_to="steps",
     )  # fmt: skip
     tokens_per_batch: int | None = setting(
         None, "Maximum tokens per batch, in place of --batch-size.", Panel.SPEED,

@@ -102,15 +102,6 @@ class PretrainConfig(TextConfig, RunConfig):
         is_common=True, min=8, default_text="128",
     )  # fmt: skip
 
-    epochs: float | None = setting(
-        None, "Passes over the training data.", Panel.TUNING, is_common=True, min=0.0,
-        training_argument="num_train_epochs", default_text="1", applies_to="steps",
-    )  # fmt: skip
-    batch_size: int | None = setting(
-        None, "Examples per training batch and device.", Panel.SPEED, min=1,
-        training_argument="per_device_train_batch_size", default_text="32", applies_to="steps",
-    )  # fmt: skip
-
     mlm_probability: float = setting(
         0.15, "Fraction of all tokens that are predicted.", Panel.MASKING, min=0.01, max=0.9,
         applies_to="masking",
