@@ -187,3 +187,11 @@ def test_varlen_attention_with_fewer_arguments_is_not_used(kernel, expected, mon
 def test_missing_varlen_attention_is_not_used(monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.nn.attention.varlen", None)
     assert not compat.has_varlen_attention()
+
+
+def test_text_in_brackets_is_printed_as_it_is(capsys):
+    from bertkit.utils.console import err_console, out_console
+
+    for console in (out_console, err_console):
+        console.print("pip install 'bertkit[onnx]'")
+    assert [text.strip() for text in capsys.readouterr()] == ["pip install 'bertkit[onnx]'"] * 2

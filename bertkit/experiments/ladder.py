@@ -32,7 +32,7 @@ from bertkit.experiments.held_out import (
 )
 from bertkit.models.exported import load_onnx_model
 from bertkit.models.loading import ONNX_FILE, find_model, find_run_model, load_config
-from bertkit.reports.tables import ResultTable, build_ladder_charts, render_experiment_page
+from bertkit.reports.tables import ResultTable, build_ladder_charts, format_margin, render_experiment_page
 from bertkit.run.dry_run import dry_run
 from bertkit.run.load_data import LoadedData
 from bertkit.run.predictor import load_predictor
@@ -287,7 +287,7 @@ class Ladder(TaskExperiment):
             try:
                 require_extra("onnx", export.REQUIRED_PACKAGES, "int8")
             except UserError as error:
-                return str(error)
+                return str(error).removeprefix("int8: ")
         if candidate.origin != "run" or candidate is self._reference[0]:
             return None
         try:
@@ -767,7 +767,7 @@ def build_ladder_table(metrics: Mapping[str, Any]) -> ResultTable:
 def describe_recommendation(metrics: Mapping[str, Any]) -> list[str]:
     """Return lines on the recommended model, on its commands, and on what was left out."""
     name, best = metrics["recommended"], metrics["best"]
-    margin = f"{metrics['margin']:g} {'point' if metrics['margin'] == 1 else 'points'}"
+    margin = format_margin(metrics["margin"])
     sign = 1 if metrics["greater_is_better"] else -1
     good_baselines = [
         one["name"]

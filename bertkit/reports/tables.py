@@ -79,6 +79,10 @@ def render_experiment_page(
 LABEL_HEIGHT, LABEL_WIDTH = 10.0, 60.0  # points
 
 
+def format_margin(points: float) -> str:
+    return f"{points:g} {'point' if points == 1 else 'points'}"
+
+
 def build_ladder_charts(metrics: Mapping[str, Any]) -> list[Chart]:
     """Plot the scores of the candidates, and those of the models against speed and training time."""
     candidates, best = metrics["candidates"], metrics["best"]
@@ -120,7 +124,7 @@ def build_ladder_charts(metrics: Mapping[str, Any]) -> list[Chart]:
             "Scores", {one["name"]: one["score"] for one in candidates},
             {one["name"]: one["interval"] for one in candidates}, metrics["metric"],
             highest - sign * metrics["margin"] / 100,
-            f"95 % intervals. The dashed line is {metrics['margin']:g} points from the best one.",
+            f"95 % intervals. The dashed line is {format_margin(metrics['margin'])} from the best one.",
         ),
         plot("Score against speed", "rows_per_second", "rows per second, in batches"),
         plot("Score against training time", "train_seconds", "seconds of training for one fold"),

@@ -37,8 +37,8 @@ class SafeConsole(Console):
         super().print(*safe_objects, **options)
 
 
-err_console = SafeConsole(stderr=True, highlight=False, soft_wrap=True)
-out_console = SafeConsole(highlight=False)
+err_console = SafeConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
+out_console = SafeConsole(highlight=False, markup=False)
 
 
 def to_plain_text(text: str, single_line: bool = False) -> Text:
