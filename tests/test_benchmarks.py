@@ -152,6 +152,7 @@ def test_prediction_worker_measures_a_pass_for_each_call(runs, tmp_path):
     with worker.process:
         try:
             assert worker() > 0
+            assert predict_speed.predict_side_by_side([worker, worker]) > 0
         finally:
             worker.process.terminate()
 
