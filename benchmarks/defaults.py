@@ -1,4 +1,4 @@
-"""Compare defaults of fine-tuning: settings that differ from those of today, on small training sets.
+"""Compare defaults of fine-tuning: settings that differ from them, on small training sets.
 
     python benchmarks/defaults.py --data-dir DATA --out defaults.md
 
@@ -8,7 +8,7 @@ on the same other rows. A candidate changes one default. Half of the datasets ch
 with one seed on the smaller sizes. The quarter with the highest scores, and the two with the lowest log-
 loss, then run with all seeds, and so does the combination of the best two. The other datasets confirm: only
 the winner runs there, also on more rows. The tables have means over the cells, with 95 % intervals (t
-distribution) of the paired differences to today's defaults over the datasets. Finished runs are kept in
+distribution) of the paired differences to the defaults over the datasets. Finished runs are kept in
 --work, so the script can be interrupted. Progress goes to standard error, the tables to standard output.
 """
 
@@ -47,8 +47,8 @@ from text_datasets import draw_rows
 SIZES = (64, 500, 2_000)
 CHOOSING_SIZES = (64, 500)
 ROWS_PER_CLASS = 4  # at least, on average
-BATCH_SIZE = 16  # today's default for these sizes
-TODAY = "today"
+BATCH_SIZE = 16  # the default for these sizes
+DEFAULTS = "defaults"
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ CONFIRMING = {
 }
 # What each candidate changes. `steps` is the least number of training steps, for which the epochs increase.
 CANDIDATES: dict[str, dict[str, Any]] = {
-    TODAY: {},
+    DEFAULTS: {},
     "four epochs": {"epochs": 4},
     "last checkpoint": {"last": True},
     "pooling of the checkpoint (mean)": {"pooling": "mean"},
@@ -119,14 +119,14 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds: 0, 1, ...")
     parser.add_argument("--test-rows", type=int, default=600, help="scored rows, at most")
     parser.add_argument(
-        "--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES), help="with today's defaults"
+        "--candidates", nargs="+", choices=CANDIDATES, default=list(CANDIDATES), help="with the defaults"
     )
     parser.add_argument("--choosing", nargs="+", choices=CHOOSING, default=list(CHOOSING))
     parser.add_argument("--confirming", nargs="*", choices=CONFIRMING, default=list(CONFIRMING))
     parser.add_argument(
         "--compare",
         choices=CANDIDATES,
-        help="only compare today's defaults with this candidate, on all cells",
+        help="only compare the defaults with this candidate, on all cells",
     )
     parser.add_argument("--out", type=Path, help=OUT_HELP)
     parser.add_argument("--write", action="store_true", help="write the tables to docs/design/defaults.md")
@@ -276,18 +276,18 @@ def run_cells(
 
 
 def rank(results: Mapping[str, Mapping[str, np.ndarray]]) -> list[str]:
-    """Return the candidates from the highest to the lowest mean score, without today's defaults."""
-    return sorted(set(results) - {TODAY}, key=lambda name: (-results[name]["score"].mean(), name))
+    """Return the candidates from the highest to the lowest mean score, without the defaults."""
+    return sorted(set(results) - {DEFAULTS}, key=lambda name: (-results[name]["score"].mean(), name))
 
 
 def choose(args: argparse.Namespace) -> tuple[list[list[str]], str]:
     """Run the rounds of the halving; return the lines of their tables, and the winner."""
     cells = list_cells(CHOOSING, args.choosing, args.choosing_sizes)
-    first = run_cells([TODAY, *(name for name in args.candidates if name != TODAY)], cells, 1, args)
+    first = run_cells([DEFAULTS, *(name for name in args.candidates if name != DEFAULTS)], cells, 1, args)
     kept = rank(first)[: len(args.candidates) // 4]
-    lowest_losses = sorted(set(first) - {TODAY}, key=lambda name: (np.nanmean(first[name]["nll"]), name))
+    lowest_losses = sorted(set(first) - {DEFAULTS}, key=lambda name: (np.nanmean(first[name]["nll"]), name))
     kept += [name for name in lowest_losses[:2] if name not in kept]  # for the calibration
-    second = run_cells([TODAY, *kept], cells, args.seeds, args)
+    second = run_cells([DEFAULTS, *kept], cells, args.seeds, args)
     best_two = " & ".join(sorted(rank(second)[:2], key=list(CANDIDATES).index))
     second |= run_cells([best_two], cells, args.seeds, args)
     tables = [format_cells(first, cells), format_cells(second, cells)]
@@ -309,23 +309,23 @@ def format_difference(values: np.ndarray, cells: Sequence[Cell], scale: float, d
 
 
 def format_cells(results: Mapping[str, Mapping[str, np.ndarray]], cells: Sequence[Cell]) -> list[str]:
-    """Return the table of a round: scores by size, and paired differences to today's defaults."""
+    """Return the table of a round: scores by size, and paired differences to the defaults."""
     sizes = list(dict.fromkeys(cell.size for cell in cells))
     columns = [
         *(f"{size:,} rows" for size in sizes), "difference, points", "worst cell, points", "ECE",
         "difference of ECE", "log-loss", "time",
     ]  # fmt: skip
-    rows, today = {}, results[TODAY]
+    rows, reference = {}, results[DEFAULTS]
     for name, scores in results.items():
-        difference = scores["score"] - today["score"]
+        difference = scores["score"] - reference["score"]
         rows[name] = [
             *(f"{scores['score'][[cell.size == size for cell in cells]].mean():.3f}" for size in sizes),
-            "" if name == TODAY else format_difference(difference, cells, 100, 1),
-            "" if name == TODAY else f"{100 * difference.min():+.1f}",
+            "" if name == DEFAULTS else format_difference(difference, cells, 100, 1),
+            "" if name == DEFAULTS else f"{100 * difference.min():+.1f}",
             f"{np.nanmean(scores['ece']):.3f}",
-            "" if name == TODAY else format_difference(scores["ece"] - today["ece"], cells, 1, 3),
+            "" if name == DEFAULTS else format_difference(scores["ece"] - reference["ece"], cells, 1, 3),
             f"{np.nanmean(scores['nll']):.3f}",
-            f"{(scores['seconds'] / today['seconds']).mean():.2f}",
+            f"{(scores['seconds'] / reference['seconds']).mean():.2f}",
         ]
     return format_table(columns, rows)
 
@@ -340,10 +340,10 @@ def format_sets(results: Mapping[str, Mapping[str, np.ndarray]], cells: Sequence
 
 
 def compare(args: argparse.Namespace) -> list[str]:
-    """Return the lines of the tables that compare today's defaults with those of a candidate."""
+    """Return the lines of the tables that compare the defaults with those of a candidate."""
     cells = list_cells(CHOOSING | CONFIRMING, [*args.choosing, *args.confirming], args.sizes)
-    results = run_cells([args.compare, TODAY], cells, args.seeds, args)
-    rows, (before, after) = {}, (results[args.compare], results[TODAY])
+    results = run_cells([args.compare, DEFAULTS], cells, args.seeds, args)
+    rows, (before, after) = {}, (results[args.compare], results[DEFAULTS])
     for index, cell in enumerate(cells):
         scores, eces, nlls = (
             [f"{part[key][index]:.3f}".replace("nan", "") for part in (before, after)]
@@ -354,7 +354,7 @@ def compare(args: argparse.Namespace) -> list[str]:
         rows[f"{cell.title}, {cell.size:,} rows"] = [*scores, f"{points:+.1f}", *eces, *nlls, f"{times:.1f}"]
     difference = format_difference(after["score"] - before["score"], cells, 100, 1)
     calibration = format_difference(after["ece"] - before["ece"], cells, 1, 3)
-    titles = [args.compare, TODAY]
+    titles = [args.compare, DEFAULTS]
     columns = [*(f"score: {t}" for t in titles), "points", *(f"ECE: {t}" for t in titles)]
     columns += [*(f"log-loss: {t}" for t in titles), "time"]
     return [
@@ -373,7 +373,7 @@ def run_benchmark(args: argparse.Namespace) -> str:
         f"The better ones, {args.seeds} seeds, the same datasets:", "", *tables[1], "",
     ]  # fmt: skip
     if cells:
-        confirmed = run_cells([TODAY, winner], cells, args.seeds, args)
+        confirmed = run_cells([DEFAULTS, winner], cells, args.seeds, args)
         lines += [
             f"The best one on other datasets ({', '.join(args.confirming)}), {args.seeds} seeds:", "",
             *format_cells(confirmed, cells), "", *format_sets(confirmed, cells), "",

@@ -76,7 +76,7 @@ def _nproc_setting(has_parameter: bool = False) -> Any:
 
 def _eval_batch_size_setting() -> Any:
     return setting(
-        None, "Rows per batch; predictions do not depend on it.", Panel.SPEED, min=1,
+        None, "Rows per batch.", Panel.SPEED, min=1,
         default_text="as in training",
     )  # fmt: skip
 
@@ -371,8 +371,8 @@ class LabelIssuesConfig(Settings):
     """Settings of `bertkit label-issues`."""
 
     study: str = setting(
-        dataclasses.MISSING, "Directory of a finished study with folds.", Panel.COMMON, is_positional=True,
-        completion="runs",
+        dataclasses.MISSING, "Directory of a finished ladder, or of a study with folds.", Panel.COMMON,
+        is_positional=True, completion="runs",
     )  # fmt: skip
 
 

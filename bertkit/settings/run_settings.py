@@ -261,9 +261,9 @@ class RunConfig(TaskSettings, Settings):
         None, "Directory for all results.", Panel.OUTPUT, is_common=True,
         flags=("--output-dir", "-o"), is_saved=False, default_text="runs/TASK-DATA-MODEL",
     )  # fmt: skip
-    overwrite: bool = setting(False, "Replace the run in --output-dir.", Panel.RUN_DIRECTORY, is_saved=False)
+    overwrite: bool = setting(False, "Replace what is in --output-dir.", Panel.RUN_DIRECTORY, is_saved=False)
     resume: bool = setting(
-        False, "Resume the run in --output-dir from its last checkpoint.", Panel.RUN_DIRECTORY,
+        False, "Continue what was interrupted in --output-dir.", Panel.RUN_DIRECTORY,
         is_saved=False,
     )  # fmt: skip
     dry_run: bool = setting(

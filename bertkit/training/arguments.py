@@ -300,8 +300,7 @@ def suggest_pretraining_rate(model_config: Any) -> float:
     """Return a learning rate for pre-training a model from scratch, which depends on its size.
 
     Devlin et al. 2018, A.2, use 1e-4 for BASE and LARGE, and Clark et al. 2020, appendix A, use 5e-4 for
-    ELECTRA-Small (12 layers of size 256). 1.5e-3 is the rate of the recipe pretrain/imdb-tiny; other
-    rates were compared for it only together with other batch sizes (docs/results.md).
+    ELECTRA-Small (12 layers of size 256). 1.5e-3 is the rate of the recipe pretrain/imdb-tiny.
     """
     parameters = compute_layer_parameters(model_config)
     if parameters < TINY_MODEL:

@@ -36,7 +36,7 @@ class QaConfig(FineTuningConfig):
     )  # fmt: skip
     doc_stride: int | None = setting(
         None, "Tokens from the start of a window of a long paragraph to that of the next.",
-        Panel.LONG_TEXTS, min=1, default_text="128, or half the room for the paragraph if that is less",
+        Panel.LONG_TEXTS, min=1, default_text="128, or half the room for the context if that is less",
     )  # fmt: skip
     max_query_length: int = setting(
         64, "Maximum length of a question in tokens; the rest is truncated.", Panel.LONG_TEXTS, min=1
