@@ -806,8 +806,8 @@ def run_command(settings: dict[str, Any], as_json: bool) -> None:
     lines = []
     if inverse:
         lines += [
-            f"1 / temperature = {inverse['intercept']:.3f} + {inverse['slope']:.3f} x (highest logit - second "
-            "highest)",
+            f"1 / temperature = {inverse['intercept']:.3f} + {inverse['slope']:.3f} x "
+            "(highest logit - second highest)",
             f"{calibration['changed_fraction']:.1%} of the predicted labels changed",
         ]
     if threshold:
