@@ -220,7 +220,7 @@ class EvaluateConfig(Settings):
     metric: list[str] = metric_setting(Panel.COMMON)
     minimal_pairs: str | None = setting(
         None,
-        "Score a language model on pairs of a good and a bad sentence: a JSONL file, or a directory of them.",
+        "Score a language model on pairs of a good and a bad sentence: a file, or a directory of files.",
         Panel.COMMON, is_path=True,
     )  # fmt: skip
     batch_size: int | None = _eval_batch_size_setting()

@@ -179,6 +179,8 @@ def make_run_config(task_name: str, config: RunConfig) -> RunConfig:
 
 # ---- suites
 
+IN_RECIPES = "that of the recipe"
+
 
 @dataclass(frozen=True, kw_only=True)
 class GlueConfig(ExperimentSettings, RunConfig):
@@ -186,6 +188,9 @@ class GlueConfig(ExperimentSettings, RunConfig):
 
     excluded_settings = SINGLE_RUN_SETTINGS | {
         "data", "validation", "test", "validation_fraction", "split_seed",
+    }  # fmt: skip
+    default_texts = {
+        **dict.fromkeys(("max_length", "epochs", "batch_size"), IN_RECIPES), "output_dir": "runs/glue-MODEL",
     }  # fmt: skip
 
     tasks: list[str] | None = setting(
@@ -210,6 +215,8 @@ class GlueConfig(ExperimentSettings, RunConfig):
 class KlueConfig(GlueConfig):
     """The settings of `bertkit klue`. They override the recipes `klue/TASK`."""
 
+    default_texts = GlueConfig.default_texts | {"output_dir": "runs/klue-MODEL"}
+
     tasks: list[str] | None = setting(
         None, "KLUE tasks to run, separated by commas. Repeatable.", Panel.ROWS, is_common=True,
         default_text="all six",
@@ -228,15 +235,11 @@ class FeatureBasedConfig(ExperimentSettings, NerConfig):
         "head", "freeze", "lora", "layer_decay", "metric", "metric_for_best_model", "greater_is_better",
         "num_layers",
     }  # fmt: skip
+    default_texts = {
+        **dict.fromkeys(("epochs", "batch_size", "learning_rate"), IN_RECIPES),
+        "data": "conll2003", "model": "bert-base-cased", "output_dir": "runs/feature-based-DATA-MODEL",
+    }  # fmt: skip
 
-    data: DataSource | None = setting(
-        None, "Dataset: a file, a directory, a known name, or ORG/NAME[:CONFIG] on the Hub.", Panel.ROWS,
-        is_common=True, completion="data", default_text="conll2003", is_path=True,
-    )  # fmt: skip
-    model: str | None = setting(
-        None, "Encoder: a name on the Hub, a path, or minilm (small).", Panel.MODEL, is_common=True,
-        flags=("--model", "-m"), completion="models", default_text="bert-base-cased", is_path=True,
-    )  # fmt: skip
     context: Literal["sentence", "document"] = setting(
         "document",
         "Input of the model: a sentence, or also its document up to --max-length tokens.",
@@ -262,6 +265,10 @@ class AblationConfig(ExperimentSettings, PretrainConfig):
         | {"model", "objective", "phases", "preview", "generator_size", "probe"}
         | {"time_limit", "word_budget", "save_words"}
     )
+    default_texts = {
+        **dict.fromkeys(("max_length", "max_steps", "batch_size", "learning_rate"), IN_RECIPES),
+        "epochs": "--max-steps of the recipe", "output_dir": "runs/ablation-DATA-TABLE",
+    }  # fmt: skip
 
     data: DataSource | None = setting(
         None, "Pre-training text: a file, a directory, a pattern, a known dataset, or a Hub dataset.",

@@ -127,6 +127,7 @@ class Settings:
     """Base class of the settings of a command."""
 
     excluded_settings: ClassVar[frozenset[str]] = frozenset()  # inherited fields that this command lacks
+    default_texts: ClassVar[Mapping[str, str]] = {}  # `default_text` of inherited fields
 
 
 ConfigT = TypeVar("ConfigT", bound=Settings)
@@ -153,12 +154,18 @@ def get_settings(config: type[Settings]) -> Mapping[str, SettingField]:
     return MappingProxyType(
         {
             field.name: _add_plugins(
-                SettingField(kinds[field.name], field.metadata["setting"], field.default)
+                SettingField(kinds[field.name], _get_metadata(config, field), field.default)
             )
             for field in dataclasses.fields(config)
             if field.name not in config.excluded_settings
         }
     )
+
+
+def _get_metadata(config: type[Settings], field: dataclasses.Field[Any]) -> Setting:
+    metadata: Setting = field.metadata["setting"]
+    text = config.default_texts.get(field.name, metadata.default_text)
+    return dataclasses.replace(metadata, default_text=text)
 
 
 def _add_plugins(field: SettingField) -> SettingField:
