@@ -48,7 +48,7 @@ def test_the_header_of_a_recipe_describes_its_use(name):
 
 
 # Their headers state an older measurement. They take from a quarter of an hour to an hour on one core.
-NOT_MEASURED = {"pretrain/imdb-hour", "pretrain/size-4-256-4"}
+NOT_MEASURED = {"pretrain/imdb-hour"}
 
 
 @pytest.mark.parametrize("name", sorted({*recipe_benchmark.find_recipes()} - NOT_MEASURED))
