@@ -84,11 +84,6 @@ def test_the_commands_of_the_templates_parse(name, script):
     assert parse(shlex.split(command)).params["resume"]
 
 
-def test_the_page_shows_the_template_of_slurm():
-    page = (ROOT / "docs" / "launch.md").read_text("utf-8")
-    assert f"```bash\n{(DEPLOY / 'slurm.sbatch').read_text('utf-8')}```" in page
-
-
 def test_the_train_job_has_only_fields_of_kubeflow():
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="needs kubeflow-trainer-api")
     job = yaml.safe_load((DEPLOY / "trainjob.yaml").read_text("utf-8"))
