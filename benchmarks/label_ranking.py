@@ -92,7 +92,7 @@ def split_rows(rows: Pairs, num_test: int) -> tuple[Pairs, Pairs]:
     return [rows[row] for row in order[num_test:]], [rows[row] for row in order[:num_test]]
 
 
-# The order and the settings were chosen with the first two.
+# The order and the settings were chosen with the first three.
 DATASETS: dict[str, tuple[str, Callable[[Path], tuple[Pairs, Pairs]]]] = {
     "banking77": ("banking77", read_banking77),
     "ag_news": ("ag_news", read_ag_news),

@@ -109,6 +109,7 @@ class Hub:
         sent: number of bytes of files that were sent.
         gated: datasets whose files are not accessible.
         breaks_after: number of bytes of files after which every connection breaks.
+        fails_with: status of all answers, or None.
         uploads: accounts and their commits.
     """
 
@@ -119,6 +120,7 @@ class Hub:
         self.sent = 0
         self.gated: set[str] = set()
         self.breaks_after: int | None = None
+        self.fails_with: int | None = None
         self.uploads = UploadHandler(root)
         self._server: ThreadingHTTPServer | None = None
 
@@ -193,6 +195,9 @@ class _Handler(BaseHTTPRequestHandler):
             return
         self.hub.requests.append((self.command, self.path))
         try:
+            if self.hub.fails_with is not None:
+                self.send_error(self.hub.fails_with)
+                return
             body, headers = self._answer()
             status = 206 if "Content-Range" in headers else 200
         except _NotFoundError as error:

@@ -197,6 +197,15 @@ def test_missing_gated_and_unsupported_datasets_are_refused_in_one_line(cli, pub
     assert "hf auth login" in error
 
 
+def test_a_request_that_the_hub_refuses_is_not_a_lost_connection(cli, publish_files, monkeypatch):
+    monkeypatch.setattr(time, "sleep", lambda _: None)  # skip the waits between the library's own attempts
+    publish_files(**{"train.txt": b"The film was good."}).fails_with = 429
+    error = get_refusal(cli)
+    assert f"the Hub refused {NAME}" in error
+    assert "429" in error
+    assert "connection" not in error
+
+
 @pytest.mark.parametrize("file_format", ["parquet", "gzip"])
 def test_a_lost_connection_is_reported_and_the_next_attempt_reads_everything(
     file_format, cli, publish_files, tmp_path, monkeypatch

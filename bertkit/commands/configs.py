@@ -340,7 +340,7 @@ class PredictConfig(RaySettings):
     device: str = device_setting()
 
 
-CHECK_HELP = "Check the data before training; exit with code 2 if training would refuse it."
+CHECK_HELP = "Check the data before training; exit with status 2 if training would refuse it."
 
 
 @cache_by_class
@@ -354,7 +354,7 @@ def make_check_config(config_class: type[RunConfig]) -> type[RunConfig]:
         for name, (_, metadata, _) in get_settings(config_class).items()
         if metadata.panel not in DATA_PANELS | MODEL_PANELS or name == "label_fixes"
     }
-    strict = setting(False, "Also exit with code 2 if there are warnings.", Panel.COMMON)
+    strict = setting(False, "Also exit with status 2 if there are warnings.", Panel.COMMON)
     namespace = {
         "excluded_settings": config_class.excluded_settings | excluded,
         "__doc__": CHECK_HELP,

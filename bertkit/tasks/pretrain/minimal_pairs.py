@@ -77,7 +77,7 @@ def load_minimal_pairs(path: Path, flag: str, dialect: Dialect | None = None) ->
         raise UserError(f"{flag} {path}: no such file or directory; check the path")
     files = _list_files(path)
     if not files:
-        raise UserError(f"{flag} {path}: has no data files; pass a directory of JSONL files, or a file")
+        raise UserError(f"{flag} {path}: has no data files; pass a file, or a directory of files")
     parts, phenomena = [], []
     for file in files:
         rows = read_file(file, dialect)
