@@ -7,7 +7,8 @@
     python tests/mutations.py run tests/mutations.json
 
 `draw` samples changes of covered lines in turn from each package of `bertkit/`. `run` prints the results,
-and exits with 1 if a change survives. A change is killed if one of the tests that run its line fails.
+and exits with 1 if a change survives. A change is killed if one of the tests that run its line fails; of
+these, the --max-tests that cover the fewest lines are run.
 A change whose tests do not end within the time limit does not count as killed.
 """
 
@@ -26,7 +27,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 TIME_LIMIT = 400  # seconds of a call of pytest
-MAX_TESTS = 400  # of one call, because the names of tests are arguments of a command
 
 # Operators of cosmic-ray whose changes are rarely equivalent to the original.
 SWAPS = [
@@ -129,24 +129,22 @@ def find_failing_test(project, tests):
     environment = os.environ | {"PYTHONPATH": str(project)}
     options = "-m pytest -x -n0 -p no:cacheprovider --no-header -W ignore"
     command = [sys.executable, *options.split()]
-    for start in range(0, len(tests), MAX_TESTS):
-        done = subprocess.run(
-            [*command, *tests[start : start + MAX_TESTS]],
-            cwd=project, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT,
-        )  # fmt: skip
-        for row in done.stdout.splitlines():
-            if row.startswith(("FAILED ", "ERROR ")):
-                return row.split(" ", 1)[1].partition(" - ")[0]
-        if done.returncode:
-            raise RuntimeError(f"pytest failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
+    done = subprocess.run(
+        [*command, *tests], cwd=project, env=environment, capture_output=True, text=True, timeout=TIME_LIMIT
+    )
+    for row in done.stdout.splitlines():
+        if row.startswith(("FAILED ", "ERROR ")):
+            return row.split(" ", 1)[1].partition(" - ")[0]
+    if done.returncode:
+        raise RuntimeError(f"pytest failed: {done.stdout[-1000:]}{done.stderr[-1000:]}")
     return None
 
 
-def run_change(change, tests_by_line, widths, original):
+def run_change(change, tests_by_line, widths, original, max_tests):
     """Run the tests of the line in a copy of the project with the change; return the result."""
     path, line = find_line(change, tests_by_line)
     # The tests that cover the fewest lines come first, because they are the most specific.
-    tests = sorted(tests_by_line[path].get(line, ()), key=lambda test: (widths[test], test))
+    tests = sorted(tests_by_line[path].get(line, ()), key=lambda test: (widths[test], test))[:max_tests]
     result, by = "survived", None
     with tempfile.TemporaryDirectory() as folder:
         changed = copy_project(Path(folder) / "project")
@@ -175,7 +173,10 @@ def run(args):
     results = []
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(args.jobs) as pool:
         original = copy_project(Path(folder) / "project")
-        waiting = [pool.submit(run_change, change, tests_by_line, widths, original) for change in changes]
+        waiting = [
+            pool.submit(run_change, change, tests_by_line, widths, original, args.max_tests)
+            for change in changes
+        ]
         for future in waiting:
             result = future.result()
             results.append(result)
@@ -209,6 +210,7 @@ def main():
     running.add_argument("changes")
     running.add_argument("--until-killed", type=int)
     running.add_argument("--output")
+    running.add_argument("--max-tests", type=int, default=100, help="of each change, the most specific ones")
     running.add_argument("--jobs", type=int, default=2)
     running.set_defaults(action=run)
     args = parser.parse_args()
