@@ -400,7 +400,7 @@ RECORD_LAYOUTS = (
     ),
     RecordLayout(
         name="Label Studio, JSON-MIN or CSV",
-        shape="rows with `annotation_id`, `annotator` and an annotation that is no plain text",
+        shape="rows with `annotation_id`, `annotator` and an annotation that is not plain text",
         reading="the text, and the spans or choices",
         tasks=["classify", "nli", "ner"],
         matches=_is_label_studio_min,
