@@ -302,7 +302,7 @@ def plot_threshold_curves(
                 current_threshold, color=INK, linewidth=1, dashes=(4, 3), label=f"τ = {current_threshold:.3f}"
             )
         axes.grid(axis="y")
-        axes.set(xlabel="no-answer threshold τ", ylabel="%")
+        axes.set(xlabel="threshold τ of the null odds", ylabel="%")
         axes.legend(loc="best", fontsize=9.5)
 
     return render_chart(title, draw, note)
