@@ -204,6 +204,11 @@ def test_tied_embedding_is_not_replaced():
         torch.testing.assert_close(grads(fast), grads(stock))
 
 
+@pytest.mark.parametrize("option", [{"max_norm": 1.0}, {"scale_grad_by_freq": True}, {"sparse": True}])
+def test_embedding_with_an_option_of_its_own_is_not_replaced(option):
+    assert type(accelerated(nn.Sequential(nn.Embedding(9, 3, **option)))[0]) is nn.Embedding
+
+
 def test_frozen_embedding_gets_no_gradient():
     fast = accelerated(nn.Sequential(nn.Embedding(9, 3)))[0]
     fast.weight.requires_grad_(False)

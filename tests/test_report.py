@@ -216,6 +216,18 @@ def test_of_many_classes_those_with_the_most_errors_are_shown(tmp_path):
     assert "The 24 most frequent of 40." in text
 
 
+def test_numbers_are_filtered_by_five_ranges(tmp_path):
+    golds, predicted = [0.0, 0.9, 5.0], [1.0, 2.5, 7.0]  # 7 is above all ranges
+    records = [
+        {"id": number, "text": "film", "gold": gold, "predicted": guess}
+        for number, (gold, guess) in enumerate(zip(golds, predicted, strict=True))
+    ]
+    folder = write_run(tmp_path / "run", records, scores={"pearson": 0.5})
+    examples = create_view(load_finished_run(folder)).build_examples()
+    ranges = [(*each.gold, *each.predicted) for each in sorted(examples, key=lambda each: each.id)]
+    assert ranges == [("0 to 1", "1 to 2"), ("0 to 1", "2 to 3"), ("4 to 5", "4 to 5")]
+
+
 @pytest.mark.parametrize(
     ("line", "what"),
     [
