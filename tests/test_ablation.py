@@ -206,6 +206,8 @@ def test_a_significant_difference_is_marked():
         "62.0 ± 1.0 (92.7)", "62.3 ± 2.1 (92.6)", "52.2 ± 1.0*", "50.0",
     ]  # fmt: skip
     assert "differs from mlm+nsp" in table.caption
+    assert "over 3 seeds" in table.caption
+    assert "standard deviation" not in build_ablation_table(metrics | {"seeds": [0]}).caption
     assert build_difference_table(metrics).rows[1][:3] == ["none", "SST-2", "-9.8"]
 
 

@@ -10,7 +10,7 @@ import yaml
 from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
-from bertkit.charts import plot_curves
+from bertkit.charts import plot_curves, plot_intervals
 from bertkit.reports.page import create_view, render_page
 from bertkit.tasks import TASKS, task_definition
 from bertkit.tasks.view import (
@@ -279,6 +279,13 @@ def test_an_unknown_positive_label_is_refused(run):
     (run / "run.yaml").write_text(text)
     with pytest.raises(bertkit.UserError, match="positive_label: 'x' is not a label"):
         create_view(load_finished_run(run)).scorer()
+
+
+def test_only_the_baseline_is_dashed():
+    charts = [
+        plot_intervals("Scores", {"a": 0.5}, {"a": [0.4, 0.6]}, "score", value) for value in (None, 0.3)
+    ]
+    assert ["stroke-dasharray" in chart.svg for chart in charts] == [False, True]
 
 
 def test_axis_labels_are_not_clipped():

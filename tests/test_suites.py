@@ -1,6 +1,7 @@
 """What all suites share: their runs are trained like those of a study."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,9 @@ import bertkit
 from bertkit.data.sources import load_dataset_specs
 from bertkit.errors import TrainingFailed, UserError
 from bertkit.experiments import experiment, suites
-from bertkit.experiments.experiment import RunReporter, _read_saved_settings
+from bertkit.experiments.experiment import RunReporter, _print_result_table, _read_saved_settings
 from bertkit.experiments.suites import load_table
+from bertkit.reports.tables import ResultTable
 from bertkit.run import baselines
 from bertkit.run.session import Session
 from bertkit.run_directory import RunDir
@@ -228,3 +230,12 @@ def test_tables_are_typed_and_an_unknown_key_is_refused(tmp_path, monkeypatch):
         (tmp_path / "klue.yaml").write_text(wrong, "utf-8")
         with pytest.raises(UserError, match=r"klue\.yaml: .* install bertkit again"):
             suites.read_table_file("klue", suites.SuiteTable)
+
+
+def test_names_are_at_the_left_and_scores_at_the_right(capsys):
+    table = ResultTable(
+        "GLUE", ["task", "score"], [["cola", "56.5"], ["mrpc", "100.0"]], "Score: accuracy.", []
+    )
+    _print_result_table(table)
+    cells = [re.split("[│┃]", line)[1:3] for line in capsys.readouterr().out.splitlines() if "│" in line]
+    assert cells == [[" cola ", "  56.5 "], [" mrpc ", " 100.0 "]]
