@@ -386,6 +386,16 @@ def command(cli, tmp_path, model_without_weights):
 
 
 @pytest.mark.slow
+def test_up_to_20_classes_may_have_a_few_rows_each(command, tmp_path):
+    rows = [{"text": f"the film was good, number {n}", "label": f"class {n % 20}"} for n in range(40)]
+    validation = write_rows(tmp_path / "validation.jsonl", rows[:20])
+    assert command(rows, "--validation", validation, "--keep-overlap")[0] == 0
+    rows = [row | {"label": f"class {n % 21}"} for n, row in enumerate(rows)]
+    status, output, _ = command(rows, "--validation", validation, "--keep-overlap")
+    assert (status, "21 different labels in 40 rows" in output) == (2, True)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("corrupt", "args", "status"),
     [

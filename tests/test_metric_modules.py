@@ -484,7 +484,9 @@ def test_values_name_a_module_and_arguments(tmp_path):
     assert parse_arguments("ORG/my_metric") == ("ORG/my_metric", {})
     path = write_module(tmp_path / "odd:name=1.py")
     assert parse_arguments(str(path)) == (str(path), {})
-    assert load_module(str(path)).name == "odd:name=1"
+    module = load_module(str(path))
+    assert module.name == "odd:name=1"
+    assert module.module.keep_in_memory  # the inputs are not written to files
 
 
 def test_configurations_are_no_arguments(cli, tmp_path, tiny, toy):

@@ -12,7 +12,7 @@ from conftest import ROW_MAKERS, make_document_rows, write_rows
 import bertkit
 from bertkit.charts import plot_curves, plot_intervals
 from bertkit.reports.page import create_view, render_page
-from bertkit.tasks import TASKS, task_definition
+from bertkit.tasks import TASKS, task_definition, view
 from bertkit.tasks.view import (
     MAX_BYTES,
     Example,
@@ -185,6 +185,12 @@ def test_a_text_is_shortened_around_its_marks():
     [_, number, [[start, end, *_]]] = data["rows"][0]["fields"][0]
     assert data["texts"][number][start:end] == "b" * 10
     assert len(data["texts"][number]) < 3100
+
+
+def test_a_text_is_shortened_at_its_end_if_no_mark_is_lost():
+    for end, is_moved in ((100, False), (101, True)):
+        field = view._shorten(Field("paragraph", "a" * 200, [Mark(90, end, "gold")]), 100)
+        assert field.text.startswith(view.ELLIPSIS) == is_moved
 
 
 def replace_start(field, number):
