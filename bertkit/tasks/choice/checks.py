@@ -83,7 +83,7 @@ def find_duplicate_endings(
         ambiguous = [index for index in duplicates if endings[index].count(gold[index]) > 1]
     yield from report_rows(
         "warning", "right-twice", rows, ambiguous,
-        f"{split} rows have their right ending among the wrong ones too",
+        f"{split} rows have their correct ending among the wrong ones too",
         "remove one of the two; a model cannot distinguish them",
     )  # fmt: skip
     yield from report_rows(
