@@ -74,6 +74,8 @@ def test_epochs_and_batch_size_follow_the_number_of_rows():
     few, many = {"epochs": 4.0, "batch_size": 16}, {"epochs": 2.0, "batch_size": 32}
     assert suggest_hyperparameters(1_000, base)[0] == few | {"learning_rate": 3e-5}
     assert suggest_hyperparameters(200_000, base)[0] == many | {"learning_rate": 2e-5}
+    epochs = [suggest_hyperparameters(rows, base)[0]["epochs"] for rows in (4_999, 5_000, 100_000, 100_001)]
+    assert epochs == [4.0, 3.0, 3.0, 2.0]
     minilm = BertConfig(num_hidden_layers=6, hidden_size=384)
     assert suggest_hyperparameters(20_000, minilm)[0]["learning_rate"] == 1e-4
     assert suggest_hyperparameters(1_000, base, is_lora=True)[0] == few | {"learning_rate": 3e-4}

@@ -64,7 +64,14 @@ def outcomes():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(45, "45 s"), (720, "12 min"), (3.4 * 3600, "3.4 h"), (47.9 * 3600, "47.9 h"), (360 * 3600, "15 days")],
+    [
+        (45, "45 s"),
+        (720, "12 min"),
+        (3.4 * 3600, "3.4 h"),
+        (47.9 * 3600, "47.9 h"),
+        (48 * 3600, "2 days"),
+        (360 * 3600, "15 days"),
+    ],
 )
 def test_durations_have_the_largest_fitting_unit(seconds, text):
     assert format_duration(seconds) == text

@@ -11,7 +11,7 @@ from conftest import ROW_MAKERS, make_document_rows, write_rows
 
 import bertkit
 from bertkit.charts import plot_curves, plot_intervals
-from bertkit.reports.page import create_view, render_page
+from bertkit.reports.page import compute_interval_bar, create_view, render_page
 from bertkit.tasks import TASKS, task_definition, view
 from bertkit.tasks.view import (
     MAX_BYTES,
@@ -217,6 +217,8 @@ def test_the_gold_answer_nearest_to_the_prediction_is_marked(tmp_path):
 def test_of_many_classes_those_with_the_most_errors_are_shown(tmp_path):
     names = [f"class {n}" for n in range(40)]
     records = [labelled(n, f"text {n}", names[n], names[0 if n < 5 else n], names=names) for n in range(40)]
+    # more examples of a class are not more errors
+    records += [labelled(40 + n, f"text {40 + n}", names[39], names[39], names=names) for n in range(9)]
     text = render_page(load_finished_run(write_run(tmp_path / "run", records)))
     assert "The 13 of 40 classes with the most errors." in text
     assert "The 24 most frequent of 40." in text
@@ -280,11 +282,27 @@ def test_a_lone_surrogate_is_accepted(tmp_path):
     assert bertkit.report(runs=[folder]).path.exists()
 
 
+def test_percentages_and_fractions_have_the_same_bar():
+    bars = [
+        compute_interval_bar(
+            {"validation": {"f1": 0.5 * scale}, "intervals": {"f1": [0.4 * scale, 0.6 * scale]},
+             "baselines": {"majority": {"f1": 0.1 * scale}}}, "f1"
+        )
+        for scale in (1, 100)
+    ]  # fmt: skip
+    assert bars == [{"score": 50.0, "low": 40.0, "high": 60.0, "baselines": {"majority": 10.0}}] * 2
+
+
 def test_an_unknown_positive_label_is_refused(run):
     text = (run / "run.yaml").read_text().replace("settings: {}", "settings: {positive_label: x}")
     (run / "run.yaml").write_text(text)
     with pytest.raises(bertkit.UserError, match="positive_label: 'x' is not a label"):
         create_view(load_finished_run(run)).scorer()
+
+
+def test_curves_with_up_to_7_points_have_markers():
+    charts = [plot_curves("Loss", {"loss": (range(size), range(size))}, "step") for size in (7, 8)]
+    assert [chart.svg.count("<use") > charts[1].svg.count("<use") for chart in charts] == [True, False]
 
 
 def test_only_the_baseline_is_dashed():

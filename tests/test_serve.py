@@ -18,6 +18,7 @@ from functools import partial
 
 import chromium
 import pytest
+import uvicorn
 from conftest import ROW_MAKERS, make_ner_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -379,6 +380,18 @@ def exchange_bytes(registry, *exchanges, token=None):
         return received
 
     return asyncio.run(exchange())
+
+
+def test_a_server_that_shuts_down_is_not_ready(monkeypatch, registry):
+    async def end(self, sockets=None):
+        assert registry.is_draining
+
+    monkeypatch.setattr(uvicorn.Server, "shutdown", end)
+    draining = DrainingServer(uvicorn.Config("app"), registry)
+    draining.servers, draining.force_exit = [], True
+    with monkeypatch.context() as patch:
+        patch.setattr(registry, "is_draining", False)
+        asyncio.run(draining.shutdown())
 
 
 def test_a_slow_head_ends_the_connection(monkeypatch, registry):

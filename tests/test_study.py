@@ -495,6 +495,7 @@ def searched(tmp_path_factory, small):
 
 def test_the_search_reports_trials_optimism_and_a_paired_test(searched):
     search, settings = searched.metrics["search"], searched.metrics["settings"]
+    assert all(0 < trial["seconds"] < 600 for trial in read_predictions(searched.output_dir, "trials.jsonl"))
     trials = list_trials(searched.output_dir)
     assert [trial["trial"] for trial in trials] == [0, 1, 2]
     assert trials[0]["settings"] == {}
