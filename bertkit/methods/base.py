@@ -24,7 +24,7 @@ class TrainingInputs(NamedTuple):
 
 
 class Method:
-    """How the weights of a run learn.
+    """How the model of a run is trained.
 
     A run calls the hooks of its methods in the order in which they are here. Those of this class change
     nothing: encoder and head are trained together, on the training rows, by the loss of the predictions. To

@@ -321,7 +321,7 @@ class FineTuningConfig(RunConfig):
     delimiter: str | None = delimiter_setting()
     header: bool | None = header_setting()
     method: Literal["finetune"] = setting(
-        "finetune", "How the weights learn: finetune, or a method of a plugin.", Panel.TUNING,
+        "finetune", "How the model is trained: finetune, or a method of a plugin.", Panel.TUNING,
         plugins="method",
     )  # fmt: skip
     label_fixes: str | None = setting(
