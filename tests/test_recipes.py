@@ -47,11 +47,7 @@ def test_the_header_of_a_recipe_describes_its_use(name):
     assert re.search(r"\d GB", text)
 
 
-# Their headers state an older measurement. They take from a quarter of an hour to an hour on one core.
-NOT_MEASURED = {"pretrain/imdb-hour"}
-
-
-@pytest.mark.parametrize("name", sorted({*recipe_benchmark.find_recipes()} - NOT_MEASURED))
+@pytest.mark.parametrize("name", recipe_benchmark.find_recipes())
 def test_recipes_that_need_no_hub_say_what_the_script_measured(name):
     header = list_shipped_recipes()[name].read_text().partition("task:")[0].replace("\n# ", " ")
     expected = header[header.index("Expected: ") :]

@@ -214,8 +214,8 @@ class EvaluateConfig(Settings):
         None, "Another finished run of the task, to compare with on the same rows.", Panel.COMMON
     )
     by: list[str] = setting(
-        (), "Score the rows of each value of a column; also length, label, agreement. Repeatable.", Panel.COMMON,
-        default_text="length, label and agreement, in the report",
+        (), "Score the rows of each value of a column; also length, label, agreement. Repeatable.",
+        Panel.COMMON, default_text="length, label and agreement, in the report",
     )  # fmt: skip
     metric: list[str] = metric_setting(Panel.COMMON)
     minimal_pairs: str | None = setting(
