@@ -116,6 +116,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path):
 def test_a_batch_ends_with_the_item_that_reaches_a_limit():
     assert list(iter_batches(["a", "bcd", "", "e"], max_chars=3)) == [["a", "bcd"], ["", "e"]]
     assert list(iter_batches("abcde", max_chars=9, max_items=2)) == [["a", "b"], ["c", "d"], ["e"]]
+    assert list(iter_batches(["ab", "c"], max_chars=3)) == [["ab", "c"]]
     assert not list(iter_batches([], max_chars=1))
 
 
