@@ -93,6 +93,14 @@ def test_a_closed_reader_ends_the_program_silently(outcomes, args, buffered):
 
 
 @pytest.mark.slow
+def test_what_a_plugin_prints_is_not_lost_silently():
+    program = "from bertkit.cli import app; app.app = lambda **_: print('scores'); app.main()"
+    with Path("/dev/full").open("w") as full:
+        done = start_python(["-c", program], True, stdout=full, stderr=subprocess.PIPE)
+    assert (done.returncode, "standard output: cannot be written" in done.stderr) == (2, True)
+
+
+@pytest.mark.slow
 def test_the_exit_status_is_kept_if_the_error_cannot_be_printed():
     with Path("/dev/full").open("w") as full:
         done = start_python(["-m", "bertkit", "nonsense"], True, stdout=full, stderr=full)

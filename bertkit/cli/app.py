@@ -307,6 +307,7 @@ def main() -> None:
 def _run_app() -> int:
     try:
         status = app(standalone_mode=False) or 0
+        print(end="", flush=True)  # a plugin may print without rich, which flushes each line
         # Typer returns 130 if it caught an interrupt itself.
         return _report_error("interrupted; nothing was saved", 130) if status == 130 else status
     except UserError as error:
