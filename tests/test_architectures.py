@@ -164,6 +164,7 @@ HEADS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("auto_class", HEADS)
 def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path):

@@ -177,6 +177,7 @@ def test_the_temperature_minimizes_the_nll():
     assert compute_nll(temperature) <= min(map(compute_nll, grid)) + 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("classes", [2, 4])
 @pytest.mark.parametrize(("intercept", "slope"), [(0.5, 0.3), (1.5, 0.0), (0.0, 0.5)])
 def test_the_temperature_of_each_margin_is_recovered(classes, intercept, slope):

@@ -247,6 +247,7 @@ def test_clipping_without_gradients():
 # ---- whole models
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("fp32_library")
 @pytest.mark.parametrize(
     "name", ["bert", "roberta", "albert", "electra", "distilbert", "modernbert", "deberta-v2"]

@@ -376,6 +376,7 @@ def test_enough_files_are_damaged():
     assert len(VARIANTS) >= 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", VARIANTS)
 def test_a_damaged_file_is_refused_or_its_other_rows_are_read(name, tmp_path):
     file, damage = VARIANTS[name]

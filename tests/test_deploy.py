@@ -84,6 +84,7 @@ def test_the_commands_of_the_templates_parse(name, script):
     assert parse(shlex.split(command)).params["resume"]
 
 
+@pytest.mark.slow
 def test_the_train_job_has_only_fields_of_kubeflow():
     models = pytest.importorskip("kubeflow_trainer_api.models", reason="needs kubeflow-trainer-api")
     job = yaml.safe_load((DEPLOY / "trainjob.yaml").read_text("utf-8"))

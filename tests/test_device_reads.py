@@ -182,6 +182,7 @@ def test_weights_are_the_same_as_on_a_cpu_and_batches_can_be_pinned(
 # ---- masks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("has_lengths", [False, True])
 @pytest.mark.parametrize("name", [*ARCHITECTURES, "causal bert"])
 def test_masks_from_lengths_equal_those_of_the_stock_model(name, has_lengths):

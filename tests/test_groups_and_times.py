@@ -56,6 +56,7 @@ def make_keys(groups=None, times=None, strata=None):
 # ---- groups
 
 
+@pytest.mark.slow
 @given(rows=groups_and_strata, fraction=st.floats(0.01, 0.9), seed=st.integers(0, 9))
 def test_held_out_groups_are_whole_and_no_row_is_lost(rows, fraction, seed):
     groups, strata = map(np.array, zip(*rows, strict=True))
@@ -65,6 +66,7 @@ def test_held_out_groups_are_whole_and_no_row_is_lost(rows, fraction, seed):
     assert bool(len(held_out)) == (len(set(groups)) > 1)
 
 
+@pytest.mark.slow
 @given(rows=groups_and_strata, num_folds=st.integers(2, 5), seed=st.integers(0, 3))
 def test_folds_of_groups_test_each_row_once_and_are_as_balanced_as_those_of_scikit_learn(
     rows, num_folds, seed
@@ -98,6 +100,7 @@ def test_the_fraction_and_the_classes_are_kept_for_groups_of_very_different_size
     assert split_groups(groups, strata, 0.1, 1)[1].tolist() != held_out.tolist()
 
 
+@pytest.mark.slow
 def test_many_groups_are_assigned_in_bundles_that_keep_them_whole():
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 5 * MAX_UNITS, 40_000)
@@ -452,6 +455,7 @@ def test_a_random_split_of_rows_with_groups_names_the_risk_and_the_flag(tmp_path
         assert not any("--group-column" in note for note in collect_notes(tmp_path, rows=rows))
 
 
+@pytest.mark.slow
 def test_check_measures_what_a_random_split_overstates(tmp_path):
     model = save_tiny_model(tmp_path / "model")
     rows = [
@@ -473,6 +477,7 @@ def test_check_measures_what_a_random_split_overstates(tmp_path):
     assert (found.level, found.fix) == ("note", "")
 
 
+@pytest.mark.slow
 def test_a_run_saves_both_sides_and_evaluates_on_the_same_rows(tmp_path):
     model = save_tiny_model(tmp_path / "model")
     data = load(tmp_path)

@@ -351,6 +351,7 @@ def test_the_card_on_the_hub_names_no_local_path(folder):
     )
 
 
+@pytest.mark.slow
 def test_the_detectable_difference_is_shown_with_a_probability_of_80_percent():
     """On samples of rows, two models whose accuracies differ by it are found to differ in 80 % of them."""
     rng = np.random.default_rng(0)

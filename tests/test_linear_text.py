@@ -86,6 +86,7 @@ def test_each_text_has_the_character_n_grams_of_scikit_learn(texts):
         assert buckets[rows == row].tolist() == hash_characters([text])[1].tolist()
 
 
+@pytest.mark.slow
 def test_tfidf_predicts_like_scikit_learn(runs, data):
     rows = [json.loads(line) for line in data.read_text().splitlines()]
     held_out = {row["text"] for row in read_predictions(runs["tfidf"])}

@@ -48,6 +48,7 @@ def train_steps(model, batch, steps=3):
         optimizer.zero_grad()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [*ARCHITECTURES, *CAUSAL])
 def test_merging_restores_the_layers_and_keeps_the_outputs(name, tmp_path):
     model = make_model(name, tmp_path)
@@ -75,6 +76,7 @@ def test_merging_restores_the_layers_and_keeps_the_outputs(name, tmp_path):
     assert not any(word in path for path in head for word in ("embed", "wte", "layer.", "encoder"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["bert", "albert", "modernbert"])
 @pytest.mark.parametrize("is_bf16", [False, True])
 def test_adapters_on_accelerated_layers_give_the_stock_gradients(name, is_bf16, tmp_path):

@@ -52,6 +52,7 @@ def score_by_loop(folder, text):
     return total
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["masked", "causal"])
 @pytest.mark.parametrize("batch_size", [None, 3])
 def test_scores_equal_those_of_one_pass_per_token(language_models, tmp_path, head, batch_size):

@@ -294,6 +294,7 @@ def test_processes_whose_results_are_no_longer_read_are_ended(cluster, add_node)
             time.sleep(0.05)
 
 
+@pytest.mark.slow
 def test_messages_of_ray_go_to_standard_error(monkeypatch, capsys):
     from ray._private import worker
 

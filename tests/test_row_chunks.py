@@ -120,6 +120,7 @@ def test_a_batch_ends_with_the_item_that_reaches_a_limit():
     assert not list(iter_batches([], max_chars=1))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", sorted(path.name for path in (CASES / "files").iterdir()))
 def test_files_of_all_layouts_give_the_same_rows_in_chunks(name):
     """Recognition and conversion do not depend on how much of a file is read at a time."""

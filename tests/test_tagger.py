@@ -74,6 +74,7 @@ def real(model, given):
         return model(**given).logits[given["attention_mask"].bool()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", ["bilstm", "linear"])
 @pytest.mark.parametrize("features", [None, *FEATURE_LAYERS])
 def test_the_tagger_returns_logits_for_each_token(folder, features, head):
@@ -88,6 +89,7 @@ def test_the_tagger_returns_logits_for_each_token(folder, features, head):
     assert torch.equal(real(model, {**given, "token_type_ids": kinds}), real(model, given))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", FEATURE_LAYERS)
 def test_features_combine_the_named_layers(bert, features):
     model, given = tagger(bert, features), batch()
@@ -118,6 +120,7 @@ def same(some, others):
     return all(torch.equal(tensor, others[name]) for name, tensor in some.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", FEATURE_LAYERS)
 def test_a_frozen_encoder_never_changes(folder, features):
     model, given = tagger(folder, features), batch()
@@ -173,6 +176,7 @@ def test_the_head_ignores_padding(bert, features, left):
                        torch.zeros(int(padded.sum()), 64))  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("features", FEATURE_LAYERS)
 def test_cached_vectors_give_the_same_scores_as_input_ids(folder, features):
     model, given = tagger(folder, features), batch()
@@ -326,6 +330,7 @@ def kept(model, features):
     return compute_vectors(model, features, collator, 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [False, True])
 @pytest.mark.parametrize("features", ["last", "sum-last-4"])
 def test_vectors_are_aligned_with_tokens(folder, features, windows):
@@ -393,6 +398,7 @@ def test_vectors_are_computed_once(bert, calls):
     np.testing.assert_array_equal(again, first)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["weights", "layers", "tokens"])
 def test_the_cache_key_covers_everything_that_vectors_depend_on(bert, what, calls):
     kept(tagger(bert, "last"), make_features())

@@ -172,6 +172,7 @@ def test_illegal_tags_are_read_and_counted(sentences, scheme):
     assert count_violations(sentences, Scheme(scheme.name)) == differing
 
 
+@pytest.mark.slow
 @given(sentences=anything)
 def test_entities_begin_by_conllevals_rule(sentences):
     for tags, iob2 in zip(sentences, to_iob2(sentences, Scheme()), strict=True):

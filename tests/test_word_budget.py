@@ -170,6 +170,17 @@ def test_minimal_pairs_do_not_probe_replaced_token_detection(cli, short_text, tm
     assert_refused(cli, tmp_path, args, ["--probe", "predicts no tokens"], COMMAND)
 
 
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("500k", 500_000), ("500K", 500_000), ("2M", 2_000_000), ("2m", 2_000_000), ("7", 7)]
+    + [(text, None) for text in ("", "k", "1.5M", "-1", "2G")],
+)
+def test_numbers_of_words_may_have_a_unit(text, count):
+    from bertkit.tasks.pretrain.config import parse_word_count
+
+    assert parse_word_count(text) == count
+
+
 def test_default_numbers_of_words_are_those_of_the_challenge():
     from bertkit.tasks.pretrain.config import PretrainConfig
 

@@ -249,6 +249,7 @@ def test_context_is_read_and_not_predicted():
     assert with_all.logit_offsets.tolist() == alone.logit_offsets.tolist() == [0, 4]
 
 
+@pytest.mark.slow
 def test_sentences_in_several_parts_give_the_predictions_of_each_sentence(monkeypatch):
     """More sentences than are processed at a time: the parts are numbered consecutively."""
     words = [[*NEUTRAL_WORDS[: 1 + number % 7], "\x07"] for number in range(2 * 64 + 40)]

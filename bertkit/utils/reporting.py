@@ -177,7 +177,9 @@ def silence_libraries() -> Iterator[None]:
     huggingface_hub.
     """
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "true")
+    # setLevel clears the caches of all loggers, so it is only called for levels that differ.
     levels = {name: logging.getLogger(name).level for name in NOISY_LOGGERS}
+    levels = {name: level for name, level in levels.items() if level != logging.ERROR}
     verbosity = os.environ.get(VERBOSITY_VARIABLE)
     os.environ[VERBOSITY_VARIABLE] = "error"
     from huggingface_hub.utils.tqdm import are_progress_bars_disabled
@@ -186,7 +188,7 @@ def silence_libraries() -> Iterator[None]:
     _set_progress_bars(False)
     with warnings.catch_warnings(), redirect_stdout(sys.stderr):
         warnings.simplefilter("ignore")
-        for name in NOISY_LOGGERS:
+        for name in levels:
             logging.getLogger(name).setLevel(logging.ERROR)
         try:
             yield

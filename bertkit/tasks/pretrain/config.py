@@ -25,7 +25,8 @@ WORD_UNITS = {"k": 1_000, "M": MILLION}
 
 def parse_word_count(text: str) -> int | None:
     """Return a number of words such as `2M` or `500k`, or None if the text is none."""
-    unit = WORD_UNITS.get(text[-1:], 1)
+    units = {name.lower(): count for name, count in WORD_UNITS.items()}
+    unit = units.get(text[-1:].lower(), 1)
     number = text[:-1] if unit > 1 else text
     return int(number) * unit if number.isdecimal() else None
 
