@@ -19,6 +19,7 @@ import gpu
 import gpu_checks
 import gpu_step
 import harness
+import mixed_text
 import paused_command
 import predict_speed
 import predict_worker
@@ -486,3 +487,34 @@ def test_time_is_compared_without_start_up(tmp_path):
     assert lines[0] == "**0.0 MB, 3 rows**"
     assert f"| {data_scale.BASELINE} | 10.0 | 10.0 | 1.00 | 13.0 | 900 | 700 | 900 | 950 |" in lines
     assert "| bertkit | 19.0 | 11.0 | 1.10 | 40.0 | 1,100 | 100 | 2,500 | 2,700 |" in lines
+
+
+# ---- text for pre-training
+
+
+def test_text_has_a_sentence_per_line_and_blank_lines_between_documents(tmp_path, monkeypatch, capsys):
+    context = {"context": "Cats sleep. Dogs do not."}
+    articles = json.dumps({"data": [{"paragraphs": [context]}]})
+    novel = "\n\n".join(f"It was day {number}." for number in range(11))
+    wiki = (
+        " = Cats = \n\n A well @-@ known pet , of 4 @.@ 5 kg . \n = = Food = = \n It eats . \n"
+        " = Dogs = \n They bark . \n"
+    )
+    files = {
+        "ag_news/test.csv": '"3","Rain ends","It was\\wet."\n', "squad/dev-v1.1.json": articles,
+        "squad/dev-v2.0.json": articles, "MNLI/dev.jsonl": '{"premise": "A  b."}\n', "MNLI/train.jsonl": "",
+        "gutenberg/alice.txt": novel, "gutenberg/pride_and_prejudice.txt": "", "wikitext-2/test.txt": wiki,
+        "wikitext-2/valid.txt": "",
+    }  # fmt: skip
+    for name, text in files.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, "utf-8")
+    monkeypatch.setitem(mixed_text.SOURCES, "reviews", lambda _: ["Good.<br /><br />Very good!", ""])
+    mixed_text.main(["--data-dir", str(tmp_path), "--out", str(tmp_path / "texts")])
+    assert {path.stem: path.read_text("utf-8") for path in (tmp_path / "texts").iterdir()} == {
+        "reviews": "Good.\nVery good!\n", "news": "Rain ends.\nIt was wet.\n",
+        "squad": "Cats sleep.\nDogs do not.\n", "mnli": "A b.\n",
+        "novels": "\n".join(f"It was day {number}." for number in range(10)) + "\n\nIt was day 10.\n",
+        "wiki": "A well-known pet, of 4.5 kg.\nIt eats.\n\nThey bark.\n",
+    }  # fmt: skip
+    assert "squad: 1 document, 5 words" in capsys.readouterr().out
