@@ -18,6 +18,7 @@ from bertkit.stats.judgement import TrainingFacts, describe_overconfidence, find
 from bertkit.stats.scores import score_regression
 from bertkit.stats.significance import ScoreDifference, Scorer
 from bertkit.tasks.base import make_label_scorer
+from bertkit.tasks.pretrain.config import PretrainConfig
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.tasks.text.task import Classify
 
@@ -246,9 +247,19 @@ def test_the_advised_training_is_twice_as_long_and_not_too_short(num_steps, set_
     assert collect_facts(num_steps=num_steps, max_steps=set_steps).longer_training == longer_training
 
 
-def collect_facts(*, max_length=64, methods=(), new_tokens=(), num_steps=9, max_steps=None):
-    config = ClassifyConfig(data="a.csv", max_length=max_length, epochs=3.0, max_steps=max_steps)
-    task = Classify(config)
+@pytest.mark.parametrize(
+    ("limit", "longer_training"),
+    [({"word_budget": 5_000}, "--word-budget 60000"), ({"time_limit": 0.5}, "--time-limit 6")],
+)
+def test_a_limit_of_words_or_minutes_is_raised_because_it_excludes_other_flags(limit, longer_training):
+    config = PretrainConfig(data="a.txt", max_length=64, max_steps=9, **limit)
+    assert collect_facts(config=config).longer_training == longer_training
+
+
+def collect_facts(*, max_length=64, methods=(), new_tokens=(), num_steps=9, max_steps=None, config=None):
+    settings = {"max_length": max_length, "epochs": 3.0, "max_steps": max_steps}
+    task = Classify(ClassifyConfig(data="a.csv", **settings))
+    config = config or task.config
     task.state.new_tokens = new_tokens
     prepared = SimpleNamespace(
         task=task, config=config, methods=methods, has_training_steps=True, trained_length=None,

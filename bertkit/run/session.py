@@ -505,7 +505,11 @@ class Session:
             longer_texts = "--long-texts windows"
         factor = max(2, math.ceil(MIN_STEPS / max(state.max_steps, 1)))
         longer_training = f"--max-steps {factor * state.max_steps}"
-        if config.max_steps is None and config.epochs:
+        if config.word_budget is not None:
+            longer_training = f"--word-budget {factor * config.word_budget}"
+        elif config.time_limit is not None:
+            longer_training = f"--time-limit {factor * config.time_limit:g}"
+        elif config.max_steps is None and config.epochs:
             longer_training = f"--epochs {factor * config.epochs:g}"
         is_truncated = not (task.uses_windows or task.definition.resamples_examples)
         return TrainingFacts(
