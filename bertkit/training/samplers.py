@@ -237,7 +237,8 @@ class PhasedBatchSampler(LengthGroupedBatchSampler):
         for phase, (start, stop) in zip(self.phases, self._split_by_phase(0, total_steps), strict=True):
             if start == stop and total_steps:
                 raise UserError(
-                    f"--phases: {phase} has none of the {total_steps:,} steps; raise --max-steps or --epochs"
+                    f"--phases: {phase} has none of the {total_steps:,} steps; raise --max-steps, --epochs "
+                    "or --time-limit"
                 )
 
     def _split_by_phase(self, start_step: int, stop_step: int) -> list[tuple[int, int]]:
