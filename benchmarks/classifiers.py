@@ -16,7 +16,7 @@ The first table has the means over the datasets. The second one compares, for ea
 seconds, the best system of bertkit and the best peer, by the mean over the datasets, of those whose training
 takes no longer in the mean. The third one has the paired differences on each dataset, over all draws and
 rows, with p-values after Holm's correction. Results are kept in --work. Progress goes to standard error, the
-tables to standard output.
+tables to standard output, or with --write, with a chart, to docs/comparison.md.
 """
 
 from __future__ import annotations
@@ -42,11 +42,13 @@ from bertkit.stats.baseline_models import WORD_PATTERN
 from bertkit.stats.significance import mcnemar_test
 from bertkit.stats.slices import correct_by_holm
 from bertkit.utils.reporting import silence_libraries, silence_reports
-from docs_page import format_table
-from harness import OUT_HELP, describe_machine, publish
+from docs_page import format_table, replace_section
+from harness import OUT_HELP, ROOT, describe_machine, publish
 from text_datasets import DATASETS, Pairs, draw_rows
 
 BUDGETS = (10, 30, 100, 300)  # seconds of training
+PAGE = ROOT / "docs" / "comparison.md"
+CHART = ROOT / "docs" / "images" / "classifiers.png"
 Predict = Callable[[list[str]], Sequence[str]]
 
 
@@ -79,6 +81,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--setfit-steps", type=int, help="of the contrastive training of SetFit, at most")
     parser.add_argument("--out", type=Path, help=OUT_HELP)
+    parser.add_argument("--write", action="store_true", help="write the report to docs/comparison.md")
     return parser.parse_args(argv)
 
 
@@ -320,6 +323,27 @@ def format_differences(results: Results, args: argparse.Namespace) -> list[str]:
     return [f"Accuracy of `{ours}` minus that of a peer, in points:", "", *format_table(args.datasets, rows)]
 
 
+def plot(results: Results) -> None:
+    """Write a chart of the mean scores against the seconds of the training, and against the speed."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    panels = {"seconds": "seconds of training", "rows_per_second": "predicted rows per second"}
+    for axes, (key, label) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
+        axes.set_xscale("log")
+        axes.set_xlabel(f"{label}, mean of the datasets")
+        axes.margins(x=0.3, y=0.1)
+        for system in results:
+            point = (average(results, system, key), average(results, system, "right"))
+            color = "tab:blue" if system in OURS else "dimgray"
+            axes.plot(*point, "o" if system in OURS else "s", color=color)
+            axes.annotate(
+                name_system(system), point, (5, 4), color=color, fontsize=8, textcoords="offset points"
+            )
+    figure.axes[0].set_ylabel("accuracy, mean of the datasets")
+    figure.savefig(CHART, dpi=100)
+
+
 def main(argv: list[str] | None = None) -> None:
     """Run and report."""
     args = parse_args(argv)
@@ -336,7 +360,11 @@ def main(argv: list[str] | None = None) -> None:
     if any(name in OURS for name in results) and any(name in PEERS for name in results):
         lines += ["By the seconds of the training:", "", *format_budgets(results), ""]
         lines += [*format_differences(results, args), ""]
-    publish("\n".join([*lines, *describe_machine()]) + "\n", args.out)
+    text = "\n".join([*lines, *describe_machine()]) + "\n"
+    publish(text, args.out)
+    if args.write:
+        replace_section("classifiers.py", text, PAGE)
+        plot(results)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,8 @@ A cell is a dataset with a number of rows. `bertkit ladder` trains all candidate
 its folds then predict the same other rows, the test rows. The score of a candidate is the mean accuracy of
 its folds on them. The regret of a recommendation is the score of the best candidate there minus that of
 the recommended one, in points, with a 95 % bootstrap interval over the test rows. Finished ladders in --work
-are kept, so the script can be interrupted. Progress goes to standard error, the table to standard output.
+are kept, so the script can be interrupted. Progress goes to standard error, the table to standard output, or
+with --write to docs/ladder.md.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from typing import Any
 import numpy as np
 
 import bertkit
-from docs_page import format_table
-from harness import OUT_HELP, describe_machine, publish
+from docs_page import format_table, replace_section
+from harness import OUT_HELP, ROOT, describe_machine, publish
 from text_datasets import DATASETS, draw_rows
 
 SIZES = (64, 500)
@@ -45,6 +46,7 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--max-length", type=int, default=128)
     parser.add_argument("--models", default="minilm")
     parser.add_argument("--out", type=Path, help=OUT_HELP)
+    parser.add_argument("--write", action="store_true", help="write the table to docs/ladder.md")
     return parser.parse_args(argv)
 
 
@@ -126,6 +128,8 @@ def main(argv: list[str] | None = None) -> None:
     args.work.mkdir(parents=True, exist_ok=True)
     text = run_benchmark(args)
     publish(text, args.out)
+    if args.write:
+        replace_section("ladder_regret.py", text, ROOT / "docs" / "ladder.md")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,17 @@
 """Compare linear models of texts with each other, with scikit-learn, and with models that have an encoder.
 
     python benchmarks/linear_text.py --data-dir DATA --out linear_text.md
-    python benchmarks/linear_text.py --data-dir DATA --systems hybrid finetune --out methods.md
+    python benchmarks/linear_text.py --data-dir DATA --systems "all three (hybrid)" finetune --out methods.md
+    python benchmarks/linear_text.py --data-dir DATA --datasets SST-2 "AG News" Banking77 --test-rows 1000 \
+        --draws 1 --systems teacher "hybrid, distilled" "all three (hybrid)"
 
 Each system is fitted to the same training rows of a dataset, and scored on the same other rows, for several
 draws. `scikit-learn` is logistic regression (C = 10) on TF-IDF vectors of words and word pairs, and
 of character n-grams (2 to 5, within words). The other linear models differ in their inputs, and `hybrid` is
-`--method hybrid`. Results are kept in --work, so that the script can be interrupted. Progress goes to
-standard error, the tables to standard output.
+`--method hybrid`. `teacher` is fine-tuned on the training rows, of which it holds out a tenth. `hybrid,
+distilled` is its student (`bertkit distill --student hybrid`), which also learns its predictions of up to
+--unlabeled-rows other rows. Results are kept in --work, so that the script can be interrupted. Progress goes
+to standard error, the tables to standard output.
 """
 
 from __future__ import annotations
@@ -52,7 +56,8 @@ HYBRID, SKLEARN_WORDS, SKLEARN_BOTH = (
     "scikit-learn: words",
     "scikit-learn: words and characters",
 )
-METHODS = ("linear-probe", "contrastive", "finetune")  # with an encoder
+TEACHER, DISTILLED = "teacher", "hybrid, distilled"
+METHODS = ("linear-probe", "contrastive", "finetune", TEACHER, DISTILLED)  # with an encoder
 NUM_RESAMPLES = 2_000
 COMMAND = "```sh\npython benchmarks/linear_text.py --data-dir DATA\n```"
 
@@ -69,6 +74,9 @@ def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
     )
     parser.add_argument("--rows", type=int, default=1_000, help="training rows")
     parser.add_argument("--test-rows", type=int, default=3_000, help="most scored rows")
+    parser.add_argument(
+        "--unlabeled-rows", type=int, default=10_000, help="most rows that the teacher predicts"
+    )
     parser.add_argument("--draws", type=int, default=3)
     parser.add_argument("--model", default="minilm")
     parser.add_argument("--out", type=Path, help=OUT_HELP)
@@ -112,12 +120,51 @@ def predict_with_encoder(train: Pairs, test: Pairs, method: str, model: str, fol
     return [json.loads(line)["predicted"] for line in lines]
 
 
-def run_system(system: str, train: Pairs, test: Pairs, args: argparse.Namespace) -> list[str]:
+def predict_as_teacher(train: Pairs, test: Pairs, model: str, run: Path) -> list[str]:
+    """Return the predictions of a fine-tuned run, which is trained if it does not exist."""
+    if not run.exists():
+        bertkit.classify(data=write_rows(train, run, ["text", "label"]), model=model, output_dir=str(run))
+    return predict_run(run, test)
+
+
+def predict_as_student(unlabeled: Pairs, test: Pairs, teacher: Path, run: Path) -> list[str]:
+    bertkit.distill(
+        teacher, student="hybrid", data=write_rows(unlabeled, run, ["text"]), output_dir=str(run),
+        overwrite=True,
+    )  # fmt: skip
+    return predict_run(run, test)
+
+
+def write_rows(rows: Pairs, run: Path, columns: Sequence[str]) -> str:
+    """Write a file beside a run, and return its path."""
+    path = run.with_suffix(".jsonl")
+    lines = (json.dumps(dict(zip(columns, row, strict=False))) + "\n" for row in rows)
+    path.write_text("".join(lines), "utf-8")
+    return str(path)
+
+
+def predict_run(run: Path, rows: Pairs) -> list[str]:
+    return [record["predicted"] for record in bertkit.predict(run, data=[{"text": text} for text, _ in rows])]
+
+
+def run_system(system: str, dataset: str, seed: int, args: argparse.Namespace) -> tuple[list[str], Pairs]:
+    """Return the predictions, and the rows."""
+    num_others = args.test_rows + (args.unlabeled_rows if system == DISTILLED else 0)
+    train, others = draw_rows(dataset, args.data_dir, seed, args.rows, num_others)
+    test, unlabeled = others[: args.test_rows], others[args.test_rows :]
+    teacher = args.work / f"teacher-{dataset}-{args.rows}-{seed}".replace(" ", "-")
     if system in (SKLEARN_WORDS, SKLEARN_BOTH):
-        return predict_sklearn(train, test, system == SKLEARN_BOTH)
-    if system in INPUTS:
-        return predict_linear_text(train, test, INPUTS[system], args.model)
-    return predict_with_encoder(train, test, system, args.model, args.work / "run")
+        predicted = predict_sklearn(train, test, system == SKLEARN_BOTH)
+    elif system in INPUTS:
+        predicted = predict_linear_text(train, test, INPUTS[system], args.model)
+    elif system == TEACHER:
+        predicted = predict_as_teacher(train, test, args.model, teacher)
+    elif system == DISTILLED:
+        predict_as_teacher(train, test[:1], args.model, teacher)
+        predicted = predict_as_student(unlabeled, test, teacher, args.work / "student")
+    else:
+        predicted = predict_with_encoder(train, test, system, args.model, args.work / "run")
+    return predicted, test
 
 
 def score_all(args: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
@@ -133,9 +180,8 @@ def score_all(args: argparse.Namespace) -> dict[str, dict[str, np.ndarray]]:
                 )
                 path = args.work / f"{name}.npy"
                 if not path.exists():
-                    train, test = draw_rows(dataset, args.data_dir, seed, args.rows, args.test_rows)
                     started = time.perf_counter()
-                    predicted = run_system(system, train, test, args)
+                    predicted, test = run_system(system, dataset, seed, args)
                     right = np.array(
                         [label == gold for label, (_, gold) in zip(predicted, test, strict=True)]
                     )
@@ -184,7 +230,7 @@ def format_results(results: Mapping[str, Mapping[str, np.ndarray]], args: argpar
     return [
         *lines,
         "",
-        "Accuracy of `hybrid` minus that of each scikit-learn model, in points, with 95 % intervals:",
+        "Accuracy of `hybrid` minus that of the others, in points, with 95 % intervals:",
         "",
         *format_table(columns, differences),
     ]
