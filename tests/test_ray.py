@@ -272,6 +272,42 @@ def test_calls_of_processes_and_nodes_that_die_are_made_again(cluster, add_node,
 
 
 @pytest.mark.slow
+def test_a_node_that_cannot_start_processes_is_not_tried_until_the_last_row(
+    cluster, add_node, tmp_path, monkeypatch
+):
+    for _ in range(2):
+        add_node()
+
+    class Caller(ray_cluster._Caller):  # pickled by value
+        def __init__(self):
+            import os
+            from pathlib import Path
+
+            Path(folder, str(os.getpid())).touch()
+            try:
+                Path(folder, "started").touch(exist_ok=False)
+            except FileExistsError:
+                os._exit(1)
+
+    def compute(num_files, item):
+        from pathlib import Path
+
+        deadline = time.monotonic() + 300
+        while item == 0 and len(list(Path(folder).iterdir())) < num_files and time.monotonic() < deadline:
+            time.sleep(0.05)
+        time.sleep(0.1)
+        return item
+
+    folder, num_files = str(tmp_path), 1 + 1 + ray_cluster.MAX_RETRIES + 1
+    monkeypatch.setattr(ray_cluster, "_Caller", Caller)
+    config = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")
+    with ray_cluster.connect(config) as connected:
+        results = list(connected.map_in_order(compute, num_files, iter(range(60)), "lost", "retry"))
+    assert results == list(range(60))
+    assert len(list(tmp_path.iterdir())) == num_files
+
+
+@pytest.mark.slow
 def test_processes_whose_results_are_no_longer_read_are_ended(cluster, add_node):
     import ray
 

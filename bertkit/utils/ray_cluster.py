@@ -110,10 +110,12 @@ class Cluster:
 
         The calls are made by as many processes as fit on the nodes, also on those that join later. A process
         makes many calls, so it can keep a model in memory. It is not restarted if it dies, because the
-        others may have all of the CPUs: they make its calls again. `consequence` and `fix` are for errors.
+        others may have all of the CPUs: they make its calls again. If processes cannot be started, as on a
+        node without the libraries, the others make all calls. `consequence` and `fix` are for errors.
         """
         start = ray.remote(num_cpus=self.num_cpus, num_gpus=self.num_gpus)(_Caller).remote
-        shared, remaining, num_failed_starts = ray.put(shared), iter(items), 0
+        shared, remaining = ray.put(shared), iter(items)
+        slots, num_failed_starts = 0, 0
         processes: list[_Process] = []
         calls: deque[_Call] = deque()
 
@@ -124,7 +126,9 @@ class Cluster:
 
         try:
             while True:
-                slots = max(1, self.count_slots())  # of a cluster without nodes: another one may join it
+                before, slots = slots, max(1, self.count_slots())  # without nodes: another one may join
+                if slots != before:
+                    num_failed_starts = 0
                 while len(calls) < KEPT_CALLS * slots and (item := next(remaining, None)) is not None:
                     calls.append(_Call(item))
                 if not calls:
@@ -139,17 +143,16 @@ class Cluster:
                     for process in [each for each in processes if each.is_ready()]:
                         if process.node.result() not in nodes:
                             end(process)
-                if any(process.is_ready() for process in processes):
-                    num_failed_starts = 0
                 for process in [each for each in processes if each.node.done() and not each.is_ready()]:
                     end(process)
                     num_failed_starts += 1
-                    if num_failed_starts > MAX_RETRIES:
+                    if num_failed_starts > MAX_RETRIES and not processes:
                         _get_result(process.node.result, "--ray", consequence, fix)
                 unfinished = [call for call in calls if call.future is None or not call.future.done()]
-                for _ in range(min(slots, len(unfinished)) - len(processes)):
-                    actor = start()
-                    processes.append(_Process(actor, actor.get_node.remote().future()))
+                if num_failed_starts <= MAX_RETRIES or not processes:
+                    for _ in range(min(slots, len(unfinished)) - len(processes)):
+                        actor = start()
+                        processes.append(_Process(actor, actor.get_node.remote().future()))
                 num_calls = Counter(call.process for call in unfinished if call.future is not None)
                 for call in [each for each in unfinished if each.future is None]:
                     ready = [
