@@ -329,17 +329,28 @@ def plot(results: Results) -> None:
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     panels = {"seconds": "seconds of training", "rows_per_second": "predicted rows per second"}
+    groups = {"bertkit": ("o", "tab:blue", OURS), "other libraries": ("s", "dimgray", PEERS)}
     for axes, (key, label) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
         axes.set_xscale("log")
         axes.set_xlabel(f"{label}, mean of the datasets")
         axes.margins(x=0.3, y=0.1)
-        for system in results:
-            point = (average(results, system, key), average(results, system, "right"))
-            color = "tab:blue" if system in OURS else "dimgray"
-            axes.plot(*point, "o" if system in OURS else "s", color=color)
-            axes.annotate(
-                name_system(system), point, (5, 4), color=color, fontsize=8, textcoords="offset points"
+        placed: list[np.ndarray] = []
+        for group, (marker, color, systems) in groups.items():
+            names = sorted(
+                (name for name in results if name in systems),
+                key=lambda name: -average(results, name, "right"),
             )
+            points = [(average(results, name, key), average(results, name, "right")) for name in names]
+            axes.plot(*zip(*points, strict=True), marker, color=color, label=group)
+            for name, (x, y) in zip(names, points, strict=True):
+                place = np.array([np.log10(x), 20 * y])
+                is_near = any(np.all(np.abs(place - other) < 0.4) for other in placed)
+                placed.append(place)
+                axes.annotate(
+                    name, (x, y), (5, -10 if is_near else 4), color=color, fontsize=8,
+                    textcoords="offset points",
+                )  # fmt: skip
+    figure.axes[1].legend(frameon=False)
     figure.axes[0].set_ylabel("accuracy, mean of the datasets")
     figure.savefig(CHART, dpi=100)
 
@@ -356,7 +367,8 @@ def main(argv: list[str] | None = None) -> None:
         for system in args.systems
     }
     size = f"{args.shots} rows per class" if args.shots else f"{args.rows:,} rows"
-    lines = [f"Accuracy with {size}, mean of {args.draws} draws:", "", *format_means(results, args), ""]
+    draws = f"mean of {args.draws} draws" if args.draws > 1 else "one draw"
+    lines = [f"Accuracy with {size}, {draws}:", "", *format_means(results, args), ""]
     if any(name in OURS for name in results) and any(name in PEERS for name in results):
         lines += ["By the seconds of the training:", "", *format_budgets(results), ""]
         lines += [*format_differences(results, args), ""]

@@ -31,7 +31,7 @@ from text_datasets import DATASETS, draw_rows
 SIZES = (64, 500)
 ROWS_PER_CLASS = 4  # at least, on average
 NUM_RESAMPLES = 2_000
-COLUMNS = ["recommended", "score", "best on the test rows", "score", "regret", "95 % interval", "minutes"]
+COLUMNS = ["recommended", "score", "best on the test rows", "score", "regret", "95 % interval"]
 
 
 def parse_args(argv: list[str] | None = None) -> argparse.Namespace:
@@ -113,7 +113,7 @@ def run_benchmark(args: argparse.Namespace) -> str:
             regrets.append(regret)
             rows[f"{dataset}, {size:,} rows"] = [
                 recommended, f"{right[recommended].mean():.3f}", best, f"{right[best].mean():.3f}",
-                f"{regret:.1f}", f"{low:.1f} to {high:.1f}", f"{content['seconds'] / 60:.1f}",
+                f"{regret:.1f}", f"{low:.1f} to {high:.1f}",
             ]  # fmt: skip
     mean = f"Mean regret of {len(regrets)} cells: {np.mean(regrets):.1f} points; highest: {max(regrets):.1f}."
     command = "python benchmarks/ladder_regret.py --data-dir DATA"

@@ -32,11 +32,11 @@ from sklearn.linear_model import LogisticRegression
 
 import bertkit
 from bertkit.data.weights_and_soft_labels import TrainingLabels
-from bertkit.methods.linear_text import choose_penalty, load_static_vectors
+from bertkit.methods.linear_text import PENALTY, load_static_vectors
 from bertkit.models.linear_text import LinearTextModel
 from bertkit.models.loading import find_model
 from bertkit.stats.baseline_models import WORD_PATTERN
-from bertkit.stats.linear_probe import fit_linear_layer
+from bertkit.stats.linear_probe import fit_linear_layer, scale_penalty
 from docs_page import format_table, replace_section
 from harness import OUT_HELP, ROOT, describe_machine, publish
 from text_datasets import DATASETS, Pairs, draw_rows
@@ -105,7 +105,7 @@ def predict_linear_text(train: Pairs, test: Pairs, inputs: Sequence[Any], model:
     fitted = LinearTextModel.fit_inputs(None, inputs, [texts], vectors)
     targets = TrainingLabels(np.array(list(map(names.index, labels))))
     layer = fit_linear_layer(
-        fitted.compute_features([texts]), targets, len(names), choose_penalty(len(names))
+        fitted.compute_features([texts]), targets, len(names), scale_penalty(PENALTY, targets, len(names))
     )
     fitted.weight, fitted.bias = layer
     return [names[index] for index in fitted.compute_logits([[text for text, _ in test]]).argmax(1)]

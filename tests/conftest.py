@@ -257,7 +257,7 @@ def make_runs_cheap(monkeypatch):
 
     A model is checked once in a process, also if the cache of the next test is empty.
     Probes choose their settings without cross-validation, which would fit them 20 times: see `five_folds`.
-    Few rows are not read for 200 steps, but four times: see `test_few_rows_are_read_for_at_least_200_steps`.
+    Few rows are read four times: see `test_few_rows_are_read_for_at_least_200_steps`.
     """
     from markupsafe import Markup
 
@@ -300,6 +300,7 @@ def make_runs_cheap(monkeypatch):
     monkeypatch.setattr(significance, "resample_rows", resample_rows)
     monkeypatch.setattr("bertkit.stats.linear_probe.MAX_FOLDS", 1)
     monkeypatch.setattr("bertkit.training.arguments.MIN_STEPS", 1)
+    monkeypatch.setattr("bertkit.training.arguments.MIN_EXAMPLES_PER_LABEL", 1)
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import shutil
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -24,11 +25,11 @@ import bertkit
 from bertkit.data.split import to_membership
 from bertkit.data.weights_and_soft_labels import TrainingLabels
 from bertkit.errors import RunInterrupted
-from bertkit.methods.vectors import PairFeatures, choose_repeats, sample_pairs
+from bertkit.methods.vectors import Contrastive, PairFeatures, choose_repeats, sample_pairs
 from bertkit.models.losses import CosineSimilarityLoss
 from bertkit.models.vector_classifier import VectorClassifier
 from bertkit.run_directory import RunDir
-from bertkit.stats.linear_probe import UNSEEN_LOGIT, fit_linear_layer
+from bertkit.stats.linear_probe import UNSEEN_LOGIT, LinearLayer, fit_linear_layer
 
 TRAINING = {
     "method": "contrastive",
@@ -230,6 +231,27 @@ def test_linear_layer_of_label_sets_has_one_sigmoid_per_label():
     expected = LogisticRegression(max_iter=1000).fit(vectors, labels[:, 0]).predict_proba(vectors)[:, 1]
     np.testing.assert_allclose(probabilities[:, 0], expected, atol=1e-6)
     assert (probabilities[:, 2] < 1e-6).all()
+
+
+def test_many_classes_with_few_and_different_numbers_of_rows_are_learned(monkeypatch):
+    """With the penalty of few classes, the frequencies of the classes decide."""
+    rng, num_classes = np.random.default_rng(0), 80
+    centers = rng.normal(1.5, size=(num_classes, 32))
+
+    def make_vectors(labels):
+        vectors = centers[labels] + 0.4 * rng.normal(size=(len(labels), 32))
+        return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+    labels = np.repeat(np.arange(num_classes), 2 + np.arange(num_classes) % 8)
+    features = SimpleNamespace(labels=labels, weights=None, targets=None)
+    monkeypatch.setattr("bertkit.methods.vectors.predict_logits", lambda *_: make_vectors(labels))
+    layers = []
+    model = SimpleNamespace(set_output_layer=lambda *layer: layers.append(LinearLayer(*layer)))
+    config = SimpleNamespace(class_weights=None, eval_batch_size=1)
+    run = SimpleNamespace(task=SimpleNamespace(labels=range(num_classes)), config=config)
+    Contrastive().before_evaluation(run, model, features, None)
+    new = np.repeat(np.arange(num_classes), 5)
+    assert np.mean(layers[0].compute_logits(make_vectors(new)).argmax(1) == new) > 0.9
 
 
 def test_a_class_without_rows_is_never_predicted():

@@ -85,13 +85,31 @@ def test_epochs_and_batch_size_follow_the_number_of_rows():
 def test_few_rows_are_read_for_at_least_200_steps():
     from transformers import BertConfig
 
+    sizes = (1, 16, 17, 58, 450, 799, 800, 4_999)
+    epochs = {rows: suggest_for_users(rows, BertConfig(num_labels=20))[0]["epochs"] for rows in sizes}
+    assert epochs == {1: 200, 16: 200, 17: 189, 58: 56, 450: 8, 799: 5, 800: 4, 4_999: 4}
+
+
+def test_many_labels_are_read_for_at_least_160_examples_each():
+    from transformers import BertConfig
+
+    config = BertConfig(num_labels=150)
+    sizes = (900, 5_999, 6_000, 20_000)
+    epochs = {rows: suggest_for_users(rows, config)[0]["epochs"] for rows in sizes}
+    assert epochs == {900: 27, 5_999: 5, 6_000: 4, 20_000: 3}
+    reasons = [suggest_for_users(rows, config)[1] for rows in (900, 20_000)]
+    layers = "12 layers of size 768"
+    assert reasons == [
+        f"for 900 training rows with 150 labels and {layers}",
+        f"for 20,000 training rows and {layers}",
+    ]
+
+
+def suggest_for_users(*args):
+    """Suggest hyperparameters with the constants of the module, not with those of `make_runs_cheap`."""
     from bertkit.training import arguments
 
-    suggest = runpy.run_path(arguments.__file__)["suggest_hyperparameters"]  # not that of `make_runs_cheap`
-    epochs = {
-        rows: suggest(rows, BertConfig())[0]["epochs"] for rows in (1, 16, 17, 58, 450, 799, 800, 4_999)
-    }
-    assert epochs == {1: 200, 16: 200, 17: 189, 58: 56, 450: 8, 799: 5, 800: 4, 4_999: 4}
+    return runpy.run_path(arguments.__file__)["suggest_hyperparameters"](*args)
 
 
 @pytest.mark.slow

@@ -19,7 +19,7 @@ from bertkit.models import loading
 from bertkit.models.encoder import Encoder, fingerprint_weights, load_or_compute, start_cache_key
 from bertkit.models.linear_text import Input, LinearTextModel, StaticVectors
 from bertkit.models.loading import ModelSource
-from bertkit.stats.linear_probe import fit_linear_layer
+from bertkit.stats.linear_probe import fit_linear_layer, scale_penalty
 from bertkit.tasks.text.task import SequenceTask
 from bertkit.utils.reporting import report_info, track_progress
 
@@ -30,8 +30,6 @@ INPUTS: Mapping[str, tuple[Input, ...]] = {  # by --method
     "hybrid": ("words", "characters", "vectors"),
 }
 PENALTY = 0.1  # of the weights: that of the baseline `tfidf`
-# With more classes, each has fewer rows, and the penalty is lower: PENALTY * MAX_CLASSES / classes.
-MAX_CLASSES = 10
 STATIC_SIZE = 256  # dimensions of the static vectors, if the encoder has more
 TOKENS_PER_BATCH = 1024
 
@@ -72,15 +70,10 @@ class LinearText(Method):
         report_info(f"{features.shape[1]:,} features of {len(rows):,} rows")
         balanced = task.config.class_weights == "balanced"
         num_outputs = len(task.labels) or 1
-        # Each label of a set has a logistic regression of its own, with two classes.
-        penalty = PENALTY if labels.labels.ndim == 2 else choose_penalty(num_outputs)
+        penalty = scale_penalty(PENALTY, labels, num_outputs)
         layer = fit_linear_layer(features, labels, num_outputs, penalty, balanced)
         model.weight, model.bias = (part.astype(np.float32) for part in layer)  # as they are saved
         return model
-
-
-def choose_penalty(num_classes: int) -> float:
-    return PENALTY * min(1.0, MAX_CLASSES / num_classes)
 
 
 def load_static_vectors(source: ModelSource) -> StaticVectors:

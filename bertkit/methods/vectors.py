@@ -14,7 +14,7 @@ from bertkit.methods.base import Method, PreparedRun, TrainingInputs
 from bertkit.models.encoder import POOLINGS, FrozenEncoder, VectorFeatures, compute_vectors
 from bertkit.models.losses import CosineSimilarityLoss
 from bertkit.stats.linear_probe import LinearProbe as FittedProbe
-from bertkit.stats.linear_probe import fit_linear_layer
+from bertkit.stats.linear_probe import fit_linear_layer, scale_penalty
 from bertkit.tasks.text.task import fit_probe
 from bertkit.training.scoring import predict_logits
 from bertkit.utils import distributed
@@ -36,6 +36,9 @@ class FrozenFeatures(Method):
             vectors = compute_vectors(model, part, collator, run.config.eval_batch_size)
             computed[split] = VectorFeatures(part, vectors)
         return computed
+
+
+PENALTY = 1.0  # that of SetFit
 
 
 class Contrastive(Method):
@@ -63,8 +66,9 @@ class Contrastive(Method):
         vectors = predict_logits(
             model, features, VectorCollator(collator), config.eval_batch_size, "computing vectors"
         )
+        labels, num_labels = _get_training_labels(features), len(task.labels)
         layer = distributed.on_main_process(
-            fit_linear_layer, vectors, _get_training_labels(features), len(task.labels),
+            fit_linear_layer, vectors, labels, num_labels, scale_penalty(PENALTY, labels, num_labels),
             balanced=config.class_weights == "balanced",
         )  # fmt: skip
         model.set_output_layer(layer.weight, layer.bias)

@@ -17,6 +17,7 @@ MAX_ITERATIONS = 1000
 # above all beside other processes.
 SMALL_MATRIX = 2_000_000
 UNSEEN_LOGIT = -20.0  # logit of a class that no row has
+MAX_CLASSES = 10  # see `scale_penalty`
 
 
 class LinearLayer(NamedTuple):
@@ -80,6 +81,14 @@ def _fit_classes(
         weight, bias = np.concatenate([-weight, weight]) / 2, np.concatenate([-bias, bias]) / 2
     layer.weight[classes], layer.bias[classes] = weight, bias
     return layer
+
+
+def scale_penalty(penalty: float, train: TrainingLabels, num_outputs: int) -> float:
+    """Return a lower penalty for more than 10 classes, because each has fewer rows.
+
+    Each label of a set has a logistic regression of its own, with two classes.
+    """
+    return penalty if train.labels.ndim == 2 else penalty * min(1.0, MAX_CLASSES / num_outputs)
 
 
 # ---- the linear probe

@@ -239,7 +239,9 @@ LORA_RATE_FACTOR = 10
 MAX_MERGED_TOKENS = 2**16  # of a batch, such as 128 sequences of 512 tokens
 ACTIVATION_BYTES = 100  # for each token, layer and hidden unit; BERT-BASE in bf16 takes about half
 FEW_ROWS, MANY_ROWS = 5_000, 100_000  # numbers of training rows
-MIN_STEPS = 200  # of the default batch size; docs/design/defaults.md compares other numbers
+# docs/design/defaults.md compares other numbers.
+MIN_STEPS = 200  # of the default batch size
+MIN_EXAMPLES_PER_LABEL = 160  # for example, 16 rows in each of ten epochs
 
 
 def suggest_hyperparameters(
@@ -248,16 +250,20 @@ def suggest_hyperparameters(
     """Suggest values for `epochs`, `learning_rate` and `batch_size`, with the reason in one line."""
     if rows < FEW_ROWS:
         epochs, batch_size = 4.0, 16
-        epochs = max(epochs, float(math.ceil(MIN_STEPS * batch_size / max(rows, batch_size))))
     elif rows <= MANY_ROWS:
         epochs, batch_size = 3.0, 32
     else:
         epochs, batch_size = 2.0, 32
+    examples_per_epoch = max(rows, batch_size)
+    epochs = max(epochs, float(math.ceil(MIN_STEPS * batch_size / examples_per_epoch)))
+    sizes, num_labels = format_count(rows, f"training {unit}"), getattr(model_config, "num_labels", 1)
+    if (needed := math.ceil(MIN_EXAMPLES_PER_LABEL * num_labels / examples_per_epoch)) > epochs:
+        epochs, sizes = float(needed), f"{sizes} with {num_labels:,} labels"
     learning_rate = _suggest_learning_rate(rows, model_config)
     if is_lora:
         learning_rate = round(LORA_RATE_FACTOR * learning_rate, 6)  # 3e-4, not 0.00030000000000000003
     layers = format_count(model_config.num_hidden_layers, "layer")
-    reason = f"for {format_count(rows, f'training {unit}')} and {layers} of size {model_config.hidden_size}"
+    reason = f"for {sizes} and {layers} of size {model_config.hidden_size}"
     return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, reason
 
 
