@@ -245,7 +245,8 @@ def measure(dataset: str, system: str, seed: int, args: argparse.Namespace) -> d
     size = f"{args.shots} shots" if args.shots else f"{args.rows} rows"
     limit = f" {args.setfit_steps} steps" if system == "setfit" and args.setfit_steps else ""
     name = f"{dataset}, {size}, seed {seed}, {system}{limit}"
-    path = args.work / f"{name}, {args.test_rows} test rows.json"
+    about = "" if (args.model, args.max_length) == ("minilm", 128) else f", {args.model}, {args.max_length}"
+    path = args.work / f"{name}, {args.test_rows} test rows{about}.json".replace("/", "-")
     if not path.exists():
         train, test = draw(dataset, seed, args)
         folder, model = Path(tempfile.mkdtemp()), str(find_model(args.model).folder)
@@ -276,6 +277,14 @@ def average(results: Results, system: str, key: str) -> float:
     return float(np.mean([np.mean([np.mean(r[key]) for r in part]) for part in results[system].values()]))
 
 
+def compute_speed(results: Results, system: str) -> float:
+    """Return the predicted rows of all datasets and draws per second."""
+    records = [record for part in results[system].values() for record in part]
+    num_rows = [len(record["right"]) for record in records]
+    seconds = [rows / record["rows_per_second"] for rows, record in zip(num_rows, records, strict=True)]
+    return sum(num_rows) / sum(seconds)
+
+
 def format_means(results: Results, args: argparse.Namespace) -> list[str]:
     rows = {}
     for system, parts in results.items():
@@ -283,7 +292,7 @@ def format_means(results: Results, args: argparse.Namespace) -> list[str]:
         rows[name_system(system)] = [
             *(f"{score:.3f}" for score in scores), f"{np.mean(scores):.3f}",
             f"{average(results, system, 'seconds'):.1f}",
-            f"{average(results, system, 'rows_per_second'):,.0f}",
+            f"{compute_speed(results, system):,.0f}",
         ]  # fmt: skip
     return format_table([*args.datasets, "mean", "training, s", "rows/s"], rows)
 
@@ -328,28 +337,30 @@ def plot(results: Results) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(10, 4.2), layout="constrained")
-    panels = {"seconds": "seconds of training", "rows_per_second": "predicted rows per second"}
+    panels: dict[str, Callable[[str], float]] = {
+        "seconds of training, mean of the datasets": lambda system: average(results, system, "seconds"),
+        "predicted rows per second": lambda system: compute_speed(results, system),
+    }
     groups = {"bertkit": ("o", "tab:blue", OURS), "other libraries": ("s", "dimgray", PEERS)}
-    for axes, (key, label) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
+    ordered = sorted(results, key=lambda system: -average(results, system, "right"))
+    for axes, (label, compute) in zip(figure.subplots(1, 2, sharey=True), panels.items(), strict=True):
         axes.set_xscale("log")
-        axes.set_xlabel(f"{label}, mean of the datasets")
+        axes.set_xlabel(label)
         axes.margins(x=0.3, y=0.1)
-        placed: list[np.ndarray] = []
+        points = {system: (compute(system), average(results, system, "right")) for system in ordered}
         for group, (marker, color, systems) in groups.items():
-            names = sorted(
-                (name for name in results if name in systems),
-                key=lambda name: -average(results, name, "right"),
-            )
-            points = [(average(results, name, key), average(results, name, "right")) for name in names]
-            axes.plot(*zip(*points, strict=True), marker, color=color, label=group)
-            for name, (x, y) in zip(names, points, strict=True):
-                place = np.array([np.log10(x), 20 * y])
-                is_near = any(np.all(np.abs(place - other) < 0.4) for other in placed)
-                placed.append(place)
-                axes.annotate(
-                    name, (x, y), (5, -10 if is_near else 4), color=color, fontsize=8,
-                    textcoords="offset points",
-                )  # fmt: skip
+            shown = [point for system, point in points.items() if system in systems]
+            axes.plot([x for x, _ in shown], [y for _, y in shown], marker, color=color, label=group)
+        axes.autoscale_view()
+        placed: list[np.ndarray] = []  # in pixels
+        for system, point in points.items():
+            place = axes.transData.transform(point)
+            is_near = any(np.all(np.abs(place - other) < (80, 20)) for other in placed)
+            placed.append(place)
+            axes.annotate(
+                system, point, (5, -10 if is_near else 4), fontsize=8, textcoords="offset points",
+                color=groups["bertkit" if system in OURS else "other libraries"][1],
+            )  # fmt: skip
     figure.axes[1].legend(frameon=False)
     figure.axes[0].set_ylabel("accuracy, mean of the datasets")
     figure.savefig(CHART, dpi=100)
@@ -358,6 +369,8 @@ def plot(results: Results) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Run and report."""
     args = parse_args(argv)
+    if args.write and (args.shots or args.rows != 1_000):
+        raise SystemExit("--write: the page is about 1,000 rows; omit --shots and --rows")
     args.work.mkdir(parents=True, exist_ok=True)
     results: Results = {
         system: {

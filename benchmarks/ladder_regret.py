@@ -55,13 +55,16 @@ def run_ladder(dataset: str, size: int, args: argparse.Namespace) -> dict[str, A
 
     None if there are too few rows per class.
     """
-    result = args.work / f"{dataset} {size} {args.test_rows}.json".replace(" ", "-")
+    settings = (args.models, args.margin, args.max_length)
+    about = "" if settings == ("minilm", 1.0, 128) else f" {args.models} {args.margin:g} {args.max_length}"
+    name = f"{dataset} {size} {args.test_rows}{about}".replace(" ", "-").replace("/", "-")
+    result = args.work / f"{name}.json"
     if not result.exists():
         train, test = draw_rows(dataset, args.data_dir, 0, size, args.test_rows)
         if size < ROWS_PER_CLASS * len({label for _, label in test}):
             return None
         parts = [[{"text": text, "label": label} for text, label in part] for part in (train, test)]
-        folder = args.work / f"{dataset}-{size}".replace(" ", "-")
+        folder = args.work / name
         started = time.perf_counter()
         source: dict[str, Any] = {"data": parts[0]}
         ladder = bertkit.ladder(

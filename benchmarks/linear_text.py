@@ -121,9 +121,11 @@ def predict_with_encoder(train: Pairs, test: Pairs, method: str, model: str, fol
 
 
 def predict_as_teacher(train: Pairs, test: Pairs, model: str, run: Path) -> list[str]:
-    """Return the predictions of a fine-tuned run, which is trained if it does not exist."""
-    if not run.exists():
-        bertkit.classify(data=write_rows(train, run, ["text", "label"]), model=model, output_dir=str(run))
+    """Return the predictions of a fine-tuned run, which is trained if it has not finished."""
+    if not (run / "metrics.json").exists():
+        bertkit.classify(
+            data=write_rows(train, run, ["text", "label"]), model=model, output_dir=str(run), overwrite=True
+        )
     return predict_run(run, test)
 
 
@@ -152,7 +154,8 @@ def run_system(system: str, dataset: str, seed: int, args: argparse.Namespace) -
     num_others = args.test_rows + (args.unlabeled_rows if system == DISTILLED else 0)
     train, others = draw_rows(dataset, args.data_dir, seed, args.rows, num_others)
     test, unlabeled = others[: args.test_rows], others[args.test_rows :]
-    teacher = args.work / f"teacher-{dataset}-{args.rows}-{seed}".replace(" ", "-")
+    model = "" if args.model == "minilm" else "-" + args.model.replace("/", "-")
+    teacher = args.work / f"teacher-{dataset}-{args.rows}-{seed}{model}".replace(" ", "-")
     if system in (SKLEARN_WORDS, SKLEARN_BOTH):
         predicted = predict_sklearn(train, test, system == SKLEARN_BOTH)
     elif system in INPUTS:

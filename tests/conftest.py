@@ -300,7 +300,7 @@ def make_runs_cheap(monkeypatch):
     monkeypatch.setattr(significance, "resample_rows", resample_rows)
     monkeypatch.setattr("bertkit.stats.linear_probe.MAX_FOLDS", 1)
     monkeypatch.setattr("bertkit.training.arguments.MIN_STEPS", 1)
-    monkeypatch.setattr("bertkit.training.arguments.MIN_EXAMPLES_PER_LABEL", 1)
+    monkeypatch.setattr("bertkit.training.arguments.MIN_EXAMPLES_PER_CLASS", 1)
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import runpy
 from types import SimpleNamespace
 
 import pytest
-from conftest import make_document_rows, save_tiny_model, write_rows
+from conftest import ROW_MAKERS, make_document_rows, save_tiny_model, write_rows
 
 from bertkit.tasks.text.config import ClassifyConfig
 from bertkit.training.arguments import merge_batches
@@ -82,34 +82,38 @@ def test_epochs_and_batch_size_follow_the_number_of_rows():
     assert suggest_hyperparameters(1, base)[1] == "for 1 training row and 12 layers of size 768"
 
 
-def test_few_rows_are_read_for_at_least_200_steps():
-    from transformers import BertConfig
-
+@pytest.mark.parametrize("num_classes", [0, 2, 20])
+def test_few_rows_are_read_for_at_least_200_steps(num_classes):
     sizes = (1, 16, 17, 58, 450, 799, 800, 4_999)
-    epochs = {rows: suggest_for_users(rows, BertConfig(num_labels=20))[0]["epochs"] for rows in sizes}
+    epochs = {rows: suggest_epochs(rows, num_classes) for rows in sizes}
     assert epochs == {1: 200, 16: 200, 17: 189, 58: 56, 450: 8, 799: 5, 800: 4, 4_999: 4}
 
 
-def test_many_labels_are_read_for_at_least_160_examples_each():
+def test_many_classes_have_at_least_160_examples_each_on_average():
+    epochs = {rows: suggest_epochs(rows, 150) for rows in (900, 5_999, 6_000, 20_000)}
+    assert epochs == {900: 27, 5_999: 5, 6_000: 4, 20_000: 3}
+
+
+def suggest_epochs(rows, num_classes):
+    """Suggest epochs with the constants of the module, not with those of `make_runs_cheap`."""
     from transformers import BertConfig
 
-    config = BertConfig(num_labels=150)
-    sizes = (900, 5_999, 6_000, 20_000)
-    epochs = {rows: suggest_for_users(rows, config)[0]["epochs"] for rows in sizes}
-    assert epochs == {900: 27, 5_999: 5, 6_000: 4, 20_000: 3}
-    reasons = [suggest_for_users(rows, config)[1] for rows in (900, 20_000)]
-    layers = "12 layers of size 768"
-    assert reasons == [
-        f"for 900 training rows with 150 labels and {layers}",
-        f"for 20,000 training rows and {layers}",
-    ]
-
-
-def suggest_for_users(*args):
-    """Suggest hyperparameters with the constants of the module, not with those of `make_runs_cheap`."""
     from bertkit.training import arguments
 
-    return runpy.run_path(arguments.__file__)["suggest_hyperparameters"](*args)
+    suggest = runpy.run_path(arguments.__file__)["suggest_hyperparameters"]
+    return suggest(rows, BertConfig(), num_classes=num_classes)[0]["epochs"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("task", "epochs"), [("classify", "epochs 28"), ("swag", "epochs 4")])
+def test_the_classes_of_the_texts_change_the_epochs_and_those_of_another_head_do_not(
+    task, epochs, monkeypatch, tmp_path, cli
+):
+    monkeypatch.setattr("bertkit.training.arguments.MIN_EXAMPLES_PER_CLASS", 500)
+    model = save_tiny_model(tmp_path / "model", num_labels=6)
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
+    args = ["--data", data, "--model", model, "--max-length", 32, "--dry-run"]
+    assert epochs in cli(task, *args)[2]
 
 
 @pytest.mark.slow

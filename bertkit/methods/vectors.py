@@ -38,7 +38,7 @@ class FrozenFeatures(Method):
         return computed
 
 
-PENALTY = 1.0  # that of SetFit
+CONTRASTIVE_PENALTY = 1.0  # of the weights of the head: that of SetFit
 
 
 class Contrastive(Method):
@@ -67,10 +67,10 @@ class Contrastive(Method):
             model, features, VectorCollator(collator), config.eval_batch_size, "computing vectors"
         )
         labels, num_labels = _get_training_labels(features), len(task.labels)
+        penalty = scale_penalty(CONTRASTIVE_PENALTY, labels, num_labels)
         layer = distributed.on_main_process(
-            fit_linear_layer, vectors, labels, num_labels, scale_penalty(PENALTY, labels, num_labels),
-            balanced=config.class_weights == "balanced",
-        )  # fmt: skip
+            fit_linear_layer, vectors, labels, num_labels, penalty, config.class_weights == "balanced"
+        )
         model.set_output_layer(layer.weight, layer.bias)
 
 

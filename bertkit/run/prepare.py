@@ -410,7 +410,7 @@ def _fill_hyperparameters(prepared: PreparedRun) -> None:
     added = sum(len(method.unlabeled_rows or ()) for method in prepared.methods)
     suggestions, reason = suggest_hyperparameters(
         len(prepared.splits["train"]) + added, prepared.model_config, task.definition.unit,
-        any(method.trains_adapters for method in prepared.methods),
+        any(method.trains_adapters for method in prepared.methods), task.state.num_classes,
     )  # fmt: skip
     suggestions |= task.default_hyperparameters
     for method in prepared.methods:

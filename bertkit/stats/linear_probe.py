@@ -65,15 +65,20 @@ def _fit_classes(
     from sklearn.linear_model import LogisticRegression
 
     layer = LinearLayer(np.zeros((num_classes, vectors.shape[1])), np.full(num_classes, UNSEEN_LOGIT))
-    rows, labels, weights = train.expand_soft_labels()
-    classes = np.unique(labels)
+    sums = train.sum_by_class(num_classes)
+    classes = np.flatnonzero(sums)
     if len(classes) == 1:
         layer.bias[classes] = 0.0
         return layer
-    class_weight = None
-    if balanced:  # scikit-learn's "balanced" would count the repeated rows
-        sums = train.sum_by_class(num_classes)
-        class_weight = {label: sums.sum() / (len(classes) * sums[label]) for label in classes.tolist()}
+    # scikit-learn's "balanced" would count repeated rows
+    class_weights = sums.sum() / (len(classes) * sums[classes]) if balanced else np.ones(len(classes))
+    if train.targets is not None and len(classes) > 2:
+        targets = train.targets[:, classes] * class_weights
+        targets = targets if train.weights is None else targets * train.weights[:, None]
+        layer.weight[classes], layer.bias[classes] = _fit_soft_classes(vectors, targets, penalty)
+        return layer
+    rows, labels, weights = train.expand_soft_labels()
+    class_weight = dict(zip(classes.tolist(), class_weights.tolist(), strict=True)) if balanced else None
     model = LogisticRegression(C=1 / penalty, max_iter=MAX_ITERATIONS, class_weight=class_weight)
     model.fit(vectors if train.are_plain else vectors[rows], labels, weights)
     weight, bias = model.coef_, model.intercept_
@@ -83,10 +88,37 @@ def _fit_classes(
     return layer
 
 
-def scale_penalty(penalty: float, train: TrainingLabels, num_outputs: int) -> float:
-    """Return a lower penalty for more than 10 classes, because each has fewer rows.
+def _fit_soft_classes(
+    vectors: np.ndarray, targets: np.ndarray, penalty: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Fit more than two classes to weighted probabilities [n, classes], as scikit-learn fits hard labels.
 
-    Each label of a set has a logistic regression of its own, with two classes.
+    scikit-learn has no soft labels, and a row for each of its labels takes n * classes rows.
+    """
+    from scipy.optimize import minimize
+    from scipy.special import log_softmax
+
+    num_classes, size, total = targets.shape[1], vectors.shape[1], targets.sum()
+
+    def compute_loss(parameters: np.ndarray) -> tuple[float, np.ndarray]:
+        weight, bias = parameters[:-num_classes].reshape(num_classes, size), parameters[-num_classes:]
+        log_probabilities = log_softmax(vectors @ weight.T + bias, axis=1)
+        loss = penalty / 2 * np.vdot(weight, weight) - np.vdot(targets, log_probabilities)
+        slopes = np.exp(log_probabilities) * targets.sum(1, keepdims=True) - targets
+        gradient = np.concatenate([((vectors.T @ slopes).T + penalty * weight).ravel(), slopes.sum(0)])
+        return loss / total, gradient / total
+
+    start = np.zeros(num_classes * (size + 1))
+    options = {"maxiter": MAX_ITERATIONS, "maxls": 50, "gtol": 1e-4, "ftol": 64 * np.finfo(float).eps}
+    parameters = minimize(compute_loss, start, jac=True, method="L-BFGS-B", options=options).x
+    return parameters[:-num_classes].reshape(num_classes, size), parameters[-num_classes:]
+
+
+def scale_penalty(penalty: float, train: TrainingLabels, num_outputs: int) -> float:
+    """Return the penalty for a number of classes: `penalty * 10 / num_outputs` for more than 10.
+
+    The penalty of few classes leaves the frequencies of many classes to decide. Each label of a set has a
+    logistic regression of its own, with two classes.
     """
     return penalty if train.labels.ndim == 2 else penalty * min(1.0, MAX_CLASSES / num_outputs)
 

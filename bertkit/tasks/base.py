@@ -284,6 +284,12 @@ class TaskState(SimpleNamespace):
         """The names of the labels or of the entity types; empty if there are none."""
         return list(self.label_type.labels) if self.label_type else []
 
+    @property
+    def num_classes(self) -> int:
+        """The number of classes, of which each text has one; 0 if texts have sets of labels, or numbers."""
+        has_classes = self.label_type and self.label_type.problem_type == "single_label_classification"
+        return len(self.label_type.labels) if has_classes else 0
+
     def average(self, states: "Sequence[TaskState]") -> None:
         """Replace the fitted parameters by the means over all members of an ensemble.
 

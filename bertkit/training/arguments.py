@@ -239,31 +239,30 @@ LORA_RATE_FACTOR = 10
 MAX_MERGED_TOKENS = 2**16  # of a batch, such as 128 sequences of 512 tokens
 ACTIVATION_BYTES = 100  # for each token, layer and hidden unit; BERT-BASE in bf16 takes about half
 FEW_ROWS, MANY_ROWS = 5_000, 100_000  # numbers of training rows
-# docs/design/defaults.md compares other numbers.
-MIN_STEPS = 200  # of the default batch size
-MIN_EXAMPLES_PER_LABEL = 160  # for example, 16 rows in each of ten epochs
+MIN_STEPS = 200  # of the default batch size; docs/design/defaults.md compares other numbers
+MIN_EXAMPLES_PER_CLASS = 160  # on average, in all epochs: with 20 classes, those of MIN_STEPS
 
 
 def suggest_hyperparameters(
-    rows: int, model_config: Any, unit: str = "row", is_lora: bool = False
+    rows: int, model_config: Any, unit: str = "row", is_lora: bool = False, num_classes: int = 0
 ) -> tuple[dict[str, Any], str]:
-    """Suggest values for `epochs`, `learning_rate` and `batch_size`, with the reason in one line."""
+    """Suggest values for `epochs`, `learning_rate` and `batch_size`, with the reason in one line.
+
+    `num_classes` is 0 if rows do not have one class each.
+    """
     if rows < FEW_ROWS:
         epochs, batch_size = 4.0, 16
     elif rows <= MANY_ROWS:
         epochs, batch_size = 3.0, 32
     else:
         epochs, batch_size = 2.0, 32
-    examples_per_epoch = max(rows, batch_size)
-    epochs = max(epochs, float(math.ceil(MIN_STEPS * batch_size / examples_per_epoch)))
-    sizes, num_labels = format_count(rows, f"training {unit}"), getattr(model_config, "num_labels", 1)
-    if (needed := math.ceil(MIN_EXAMPLES_PER_LABEL * num_labels / examples_per_epoch)) > epochs:
-        epochs, sizes = float(needed), f"{sizes} with {num_labels:,} labels"
+    num_examples = max(MIN_STEPS * batch_size, MIN_EXAMPLES_PER_CLASS * num_classes)
+    epochs = max(epochs, float(math.ceil(num_examples / max(rows, batch_size))))
     learning_rate = _suggest_learning_rate(rows, model_config)
     if is_lora:
         learning_rate = round(LORA_RATE_FACTOR * learning_rate, 6)  # 3e-4, not 0.00030000000000000003
     layers = format_count(model_config.num_hidden_layers, "layer")
-    reason = f"for {sizes} and {layers} of size {model_config.hidden_size}"
+    reason = f"for {format_count(rows, f'training {unit}')} and {layers} of size {model_config.hidden_size}"
     return {"epochs": epochs, "batch_size": batch_size, "learning_rate": learning_rate}, reason
 
 

@@ -33,6 +33,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from bertkit._version import __version__
 from bertkit.errors import UserError, format_count
 from bertkit.utils.locks import MAX_DELAY_SECONDS
+from bertkit.utils.reporting import report_warning
 from bertkit.utils.system import STOP_SIGNALS, count_cores, read_int
 
 # Variables of this process that the processes of all nodes receive.
@@ -109,9 +110,9 @@ class Cluster:
         """Yield the result of `function(shared, item)` for each item, in order.
 
         The calls are made by as many processes as fit on the nodes, also on those that join later. A process
-        makes many calls, so it can keep a model in memory. It is not restarted if it dies, because the
-        others may have all of the CPUs: they make its calls again. If processes cannot be started, as on a
-        node without the libraries, the others make all calls. `consequence` and `fix` are for errors.
+        makes many calls, so it can keep a model in memory. If it dies, its calls are made again by the others
+        or, if its CPUs are free, by a new one. If processes cannot be started, as on a node without the
+        libraries, the others make all calls. `consequence` and `fix` are for errors.
         """
         start = ray.remote(num_cpus=self.num_cpus, num_gpus=self.num_gpus)(_Caller).remote
         shared, remaining = ray.put(shared), iter(items)
@@ -128,7 +129,7 @@ class Cluster:
             while True:
                 before, slots = slots, max(1, self.count_slots())  # without nodes: another one may join
                 if slots != before:
-                    num_failed_starts = 0
+                    num_failed_starts = 0  # there is another node
                 while len(calls) < KEPT_CALLS * slots and (item := next(remaining, None)) is not None:
                     calls.append(_Call(item))
                 if not calls:
@@ -138,6 +139,7 @@ class Cluster:
                     assert call.process is not None
                     end(call.process)
                     call.future, call.num_deaths = None, call.num_deaths + 1
+                    num_failed_starts = 0  # a process fits in its place
                 if lost:  # a node that has died may also have had processes without calls
                     nodes = {node["NodeID"] for node in self._list_nodes()}
                     for process in [each for each in processes if each.is_ready()]:
@@ -148,6 +150,11 @@ class Cluster:
                     num_failed_starts += 1
                     if num_failed_starts > MAX_RETRIES and not processes:
                         _get_result(process.node.result, "--ray", consequence, fix)
+                    if num_failed_starts == MAX_RETRIES + 1:
+                        report_warning(
+                            f"--ray: {num_failed_starts} processes could not be started; the others make all "
+                            "calls"
+                        )
                 unfinished = [call for call in calls if call.future is None or not call.future.done()]
                 if num_failed_starts <= MAX_RETRIES or not processes:
                     for _ in range(min(slots, len(unfinished)) - len(processes)):
