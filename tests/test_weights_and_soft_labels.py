@@ -360,6 +360,18 @@ def test_linear_layers_are_fitted_to_weights_and_soft_labels():
     assert not np.allclose(numbers.weight, fit_linear_layer(VECTORS, TrainingLabels(VECTORS[:, 0]), 1).weight)
 
 
+def test_balanced_classes_of_soft_labels_count_by_the_sums_of_their_probabilities():
+    sums = UNCERTAIN.sum(0)
+    class_weight = dict(enumerate(sums.sum() / (3 * sums)))
+    repeated = np.repeat(VECTORS, 3, axis=0), np.tile(np.arange(3), 40)
+    model = LogisticRegression(max_iter=1000, class_weight=class_weight).fit(*repeated, UNCERTAIN.ravel())
+    labels = TrainingLabels(UNCERTAIN.argmax(1), None, UNCERTAIN)
+    layer = fit_linear_layer(VECTORS, labels, 3, balanced=True)
+    np.testing.assert_allclose(
+        softmax(layer.compute_logits(VECTORS), axis=1), model.predict_proba(VECTORS), atol=1e-4
+    )
+
+
 @pytest.mark.parametrize("balanced", [False, True])
 def test_certain_probabilities_are_labels(balanced):
     for labels in (LABELS, np.stack([LABELS == 0, LABELS == 1], 1).astype(int)):
