@@ -179,6 +179,7 @@ def test_compiled_layers_are_equal_with_one_graph_for_all_lengths(is_packed, bac
     """
     torch._dynamo.reset()
     monkeypatch.setattr("torch._inductor.cpu_vec_isa.valid_vec_isa_list", list)
+    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)  # graphs with vector instructions
     counters.clear()
     compile_module = partialmethod(torch.nn.Module.compile, backend=backend)
     monkeypatch.setattr(torch.nn.Module, "compile", compile_module)
