@@ -4,6 +4,7 @@ from functools import partial, partialmethod
 
 import pytest
 import torch
+import torch._inductor.config as inductor_config
 from conftest import ROW_MAKERS, write_rows
 from test_architectures import ARCHITECTURES, PAD, SIZE, few_steps
 from test_attention import untrained
@@ -171,6 +172,7 @@ def test_compile_without_a_compiler_that_runs_is_refused(compiler, tmp_path, mon
 
 
 @pytest.mark.slow
+@inductor_config.patch(fx_graph_cache=False)  # which may have graphs with vector instructions
 @pytest.mark.parametrize(("is_packed", "backend"), [(False, "inductor"), (True, "aot_eager")])
 def test_compiled_layers_are_equal_with_one_graph_for_all_lengths(is_packed, backend, monkeypatch):
     """A graph is traced and differentiated with each backend; the C++ compiler, which is slow, runs once.
@@ -179,7 +181,6 @@ def test_compiled_layers_are_equal_with_one_graph_for_all_lengths(is_packed, bac
     """
     torch._dynamo.reset()
     monkeypatch.setattr("torch._inductor.cpu_vec_isa.valid_vec_isa_list", list)
-    monkeypatch.setattr("torch._inductor.config.fx_graph_cache", False)  # graphs with vector instructions
     counters.clear()
     compile_module = partialmethod(torch.nn.Module.compile, backend=backend)
     monkeypatch.setattr(torch.nn.Module, "compile", compile_module)
