@@ -311,7 +311,7 @@ def test_a_node_that_cannot_start_processes_is_not_tried_until_the_last_row(
         results = list(connected.map_in_order(compute, num_files, iter(range(60)), "lost", "retry"))
     assert results == list(range(60))
     assert len(list(tmp_path.iterdir())) == num_files
-    assert warnings == ["--ray: 4 processes could not be started; the others make all calls"]
+    assert warnings == ["--ray: 4 processes could not be started; the others continue without them"]
 
 
 @pytest.mark.slow

@@ -286,7 +286,7 @@ class TaskState(SimpleNamespace):
 
     @property
     def num_classes(self) -> int:
-        """The number of classes, of which each text has one; 0 if texts have sets of labels, or numbers."""
+        """The number of classes, of which each text has one; 0 for label sets, numbers and other tasks."""
         has_classes = self.label_type and self.label_type.problem_type == "single_label_classification"
         return len(self.label_type.labels) if has_classes else 0
 

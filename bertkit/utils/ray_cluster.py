@@ -129,7 +129,7 @@ class Cluster:
             while True:
                 before, slots = slots, max(1, self.count_slots())  # without nodes: another one may join
                 if slots != before:
-                    num_failed_starts = 0  # there is another node
+                    num_failed_starts = 0  # nodes have joined or left
                 while len(calls) < KEPT_CALLS * slots and (item := next(remaining, None)) is not None:
                     calls.append(_Call(item))
                 if not calls:
@@ -152,8 +152,8 @@ class Cluster:
                         _get_result(process.node.result, "--ray", consequence, fix)
                     if num_failed_starts == MAX_RETRIES + 1:
                         report_warning(
-                            f"--ray: {num_failed_starts} processes could not be started; the others make all "
-                            "calls"
+                            f"--ray: {num_failed_starts} processes could not be started; the others continue "
+                            "without them"
                         )
                 unfinished = [call for call in calls if call.future is None or not call.future.done()]
                 if num_failed_starts <= MAX_RETRIES or not processes:
