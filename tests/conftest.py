@@ -9,6 +9,7 @@ import os
 import random
 import signal
 import sys
+import types
 
 # The tests run in a process a core, and models are tiny: threads would only wait for one another.
 os.environ["COLUMNS"] = "200"  # rich reads it when a console is created
@@ -93,6 +94,15 @@ def _shared_cache(tmp_path_factory):
     """Give fixtures that several tests share a cache, so that no user files are read or written."""
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("BERTKIT_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _young_garbage_only():
+    """Let Trainer collect only young objects before each run; Python collects the old ones now and then."""
+    young = types.SimpleNamespace(collect=lambda: gc.collect(1))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("accelerate.utils.memory.gc", young)
         yield
 
 
