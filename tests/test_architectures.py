@@ -1,5 +1,6 @@
 """Any encoder through the same command: a tiny random one of each architecture learns the toy."""
 
+import functools
 import json
 
 import pytest
@@ -40,13 +41,26 @@ ARCHITECTURES = {
 }  # fmt: skip
 
 
-def tiny_of(name, folder, **changes):
+VOCAB_SIZE = len(make_tokenizer())
+
+
+def config_of(name, **changes):
     from transformers import AutoConfig
 
     special = {"cls_token_id": 2, "bos_token_id": 2, "eos_token_id": 3, "sep_token_id": 3}
-    settings = ARCHITECTURES[name] | special | changes
-    config = AutoConfig.for_model(name, vocab_size=len(make_tokenizer()), **settings)
+    return AutoConfig.for_model(name, vocab_size=VOCAB_SIZE, **ARCHITECTURES[name] | special | changes)
+
+
+def tiny_of(name, folder, **changes):
+    config = config_of(name, **changes)
     return save_tiny_model(folder, config, roberta="pad_token_id" in ARCHITECTURES[name]), config
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Return a function that saves the model of an architecture once, and returns its folder."""
+    folder = tmp_path_factory.mktemp("architectures")
+    return functools.cache(lambda name: tiny_of(name, folder / name)[0])
 
 
 def make_easy_rows(count):
@@ -55,14 +69,12 @@ def make_easy_rows(count):
     return rows[:count]
 
 
-def few_steps(train, name, rows, tmp_path):
+def few_steps(train, name, rows, tmp_path, **settings):
     """The run of a task on some rows, far from learnt."""
-    folder, _ = tiny_of(name, tmp_path / "model")
     data = write_rows(tmp_path / "toy.jsonl", rows)
-    return train(
-        data=str(data), model=str(folder), max_steps=3, batch_size=8, learning_rate=3e-3, max_length=64,
-        bf16=False, output_dir=str(tmp_path / "run"),
-    )  # fmt: skip
+    usual = {"max_steps": 3, "batch_size": 8, "learning_rate": 3e-3, "max_length": 64, "bf16": False}
+    model = settings.pop("model", None) or tiny_of(name, tmp_path / "model")[0]
+    return train(data=str(data), model=str(model), output_dir=str(tmp_path / "run"), **usual | settings)
 
 
 # Changes of the configuration, rows, epochs and learning rate. Large initial weights learn in fewer steps.
@@ -75,7 +87,7 @@ OTHER_LEARNING = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_fine_tuned_models_give_the_same_predictions_in_a_pipeline(name, tmp_path):
+def test_fine_tuned_models_give_the_same_predictions_in_a_pipeline_and_are_calibrated(name, tmp_path):
     from transformers import pipeline
 
     changes, rows, epochs, learning_rate = OTHER_LEARNING.get(name, LEARNING)
@@ -89,15 +101,35 @@ def test_fine_tuned_models_give_the_same_predictions_in_a_pipeline(name, tmp_pat
     assert run.metrics["validation"]["accuracy"] > 0.9
     found = pipeline("text-classification", str(run.output_dir))("a good film", truncation=True)
     assert found[0]["label"] == "positive"
+    assert_calibration_divides_the_logits_by_the_temperature(run.output_dir)
+
+
+def assert_calibration_divides_the_logits_by_the_temperature(run):
+    """Calibrate a run on rows of which it predicts a third wrongly."""
+    from bertkit.data.table import Rows
+
+    def compute_logits():
+        predictor = bertkit.load(run)
+        parsed, _ = predictor.task.parse_rows(Rows.from_dicts(make_toy_rows(20, seed=3), "rows"))
+        return predictor.compute_outputs(parsed).logits
+
+    new = make_toy_rows(40, seed=5)
+    for index, record in enumerate(bertkit.load(run).predict(new)):
+        wrong = {"positive": "negative", "negative": "positive"}[record["predicted"]]
+        new[index]["label"] = record["predicted"] if index % 3 else wrong
+    before = compute_logits()
+    temperature = bertkit.calibrate(run, data=new).temperature
+    assert temperature != pytest.approx(1, abs=1e-3)
+    assert compute_logits() == pytest.approx(before / temperature, abs=1e-5)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_multiple_choice_scores_equal_those_of_the_stock_head(name, tmp_path):
+def test_multiple_choice_scores_equal_those_of_the_stock_head(name, saved, tmp_path):
     import torch
     from transformers import AutoModelForMultipleChoice, AutoTokenizer
 
-    run = few_steps(bertkit.swag, name, make_swag_rows(40), tmp_path)
+    run = few_steps(bertkit.swag, name, make_swag_rows(40), tmp_path, model=saved(name), max_steps=1)
     model = AutoModelForMultipleChoice.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
     for record in read_predictions(run.output_dir):
@@ -112,12 +144,12 @@ def test_multiple_choice_scores_equal_those_of_the_stock_head(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_words_are_tagged_in_windows_as_by_the_stock_head(name, tmp_path):
+def test_words_are_tagged_in_windows_as_by_the_stock_head(name, saved, tmp_path):
     import numpy as np
     import torch
     from transformers import AutoModelForTokenClassification, AutoTokenizer
 
-    run = few_steps(bertkit.ner, name, make_ner_rows(40), tmp_path)
+    run = few_steps(bertkit.ner, name, make_ner_rows(40), tmp_path, model=saved(name), max_steps=1)
     model = AutoModelForTokenClassification.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
     tags = bertkit.load(run.output_dir).task.state.tags
@@ -135,11 +167,11 @@ def test_words_are_tagged_in_windows_as_by_the_stock_head(name, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_answers_have_the_scores_of_the_stock_head(name, tmp_path):
+def test_answers_have_the_scores_of_the_stock_head(name, saved, tmp_path):
     import torch
     from transformers import AutoModelForQuestionAnswering, AutoTokenizer
 
-    run = few_steps(bertkit.qa, name, make_qa_rows(40), tmp_path)
+    run = few_steps(bertkit.qa, name, make_qa_rows(40), tmp_path, model=saved(name), max_steps=1)
     model = AutoModelForQuestionAnswering.from_pretrained(run.output_dir).eval()
     tokenizer = AutoTokenizer.from_pretrained(run.output_dir)
     records = read_predictions(run.output_dir)
@@ -167,13 +199,13 @@ HEADS = [
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("auto_class", HEADS)
-def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path):
+def test_dividing_the_output_layer_divides_the_logits(name, auto_class):
     import torch
     import transformers
 
     from bertkit.models.heads import append_layer_inputs, find_output_layer, set_parameters
 
-    _, config = tiny_of(name, tmp_path)
+    config = config_of(name)
     config.num_labels = 3
     model = getattr(transformers, auto_class).from_config(config).eval()
     for parameter in model.parameters():
@@ -197,41 +229,20 @@ def test_dividing_the_output_layer_divides_the_logits(name, auto_class, tmp_path
     assert torch.allclose(after, before / 1.7, atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ARCHITECTURES)
-def test_calibrated_runs_have_the_logits_divided_by_the_temperature(name, tmp_path):
-    from bertkit.data.table import Rows
-
-    def compute_logits():
-        predictor = bertkit.load(run.output_dir)
-        parsed, _ = predictor.task.parse_rows(Rows.from_dicts(make_toy_rows(20, seed=3), "rows"))
-        return predictor.compute_outputs(parsed).logits
-
-    run = few_steps(bertkit.classify, name, make_toy_rows(40), tmp_path)
-    new = make_toy_rows(40, seed=5)
-    for index, record in enumerate(bertkit.load(run.output_dir).predict(new)):
-        wrong = {"positive": "negative", "negative": "positive"}[record["predicted"]]
-        new[index]["label"] = record["predicted"] if index % 5 else wrong
-    before = compute_logits()
-    temperature = bertkit.calibrate(run.output_dir, data=new).temperature
-    assert temperature != pytest.approx(1, abs=1e-3)
-    assert compute_logits() == pytest.approx(before / temperature, abs=1e-5)
-
-
 @pytest.mark.parametrize("name", sorted(ARCHITECTURES.keys() - {"albert"}))
-def test_layers_are_distinguished(name, tmp_path):
+def test_layers_are_distinguished(name):
     from transformers import AutoModelForSequenceClassification
 
     from bertkit.models.layers import map_parameters_to_layers
 
-    _, config = tiny_of(name, tmp_path)
-    numbers = map_parameters_to_layers(AutoModelForSequenceClassification.from_config(config), "--freeze")
+    model = AutoModelForSequenceClassification.from_config(config_of(name))
+    numbers = map_parameters_to_layers(model, "--freeze")
     assert set(numbers.values()) == {0, 1, 2, 3}
 
 
 @pytest.mark.slow
-def test_shared_layers_cannot_be_distinguished(tmp_path):
-    folder, _ = tiny_of("albert", tmp_path / "model")
+def test_shared_layers_cannot_be_distinguished(saved, tmp_path):
+    folder = saved("albert")
     data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(40))
     with pytest.raises(bertkit.UserError, match="--freeze: albert has no separate encoder layers"):
         bertkit.classify(data=str(data), model=str(folder), freeze=1, output_dir=str(tmp_path / "run"))
@@ -242,10 +253,9 @@ def test_shared_layers_cannot_be_distinguished(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["classify", "ner"])
-def test_missing_activation_checkpointing_is_refused_before_training(cli, task, tmp_path):
-    folder, _ = tiny_of("albert", tmp_path / "model")
+def test_missing_activation_checkpointing_is_refused_before_training(cli, task, saved, tmp_path):
     data = write_rows(tmp_path / "toy.jsonl", ROW_MAKERS[task](40))
-    args = ["--data", data, "--model", folder, "--gradient-checkpointing", "-o", tmp_path / "run"]
+    args = ["--data", data, "--model", saved("albert"), "--gradient-checkpointing", "-o", tmp_path / "run"]
     words = ["--gradient-checkpointing: albert does not support it; omit it"]
     assert_refused(cli, tmp_path, args, words, command=task)
 
@@ -261,26 +271,27 @@ def test_padding_is_on_the_right_regardless_of_the_tokenizer(task, tmp_path):
         config.write_text(json.dumps(json.loads(config.read_text()) | {"padding_side": side}))
         run = getattr(bertkit, task)(
             data=str(write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))), model=str(folder),
-            max_steps=2,
-            batch_size=8, bf16=False, output_dir=str(tmp_path / f"run-{side}"),
+            max_steps=1, batch_size=8, bf16=False, output_dir=str(tmp_path / f"run-{side}"),
         )  # fmt: skip
         found.append(read_predictions(run.output_dir))
         assert json.loads((run.output_dir / config.name).read_text()).get("padding_side", "right") == "right"
     assert found[0] == found[1]
 
 
-def test_a_window_for_each_layer_is_selected_with_the_layers(tmp_path):
+def test_a_window_for_each_layer_is_selected_with_the_layers():
     from bertkit.models.layers import select_layers_of_config
 
-    _, config = tiny_of("longformer", tmp_path, attention_window=[8, 4])
+    config = config_of("longformer", attention_window=[8, 4])
     select_layers_of_config(config, [1])
     assert (config.num_hidden_layers, config.attention_window) == (1, [4])
 
 
 @pytest.mark.slow
-def test_predictions_of_longformer_are_explained(cli, tmp_path):
+def test_predictions_of_longformer_are_explained(cli, saved, tmp_path):
     """Its encoder pads the batch to a multiple of the window."""
-    run = few_steps(bertkit.classify, "longformer", make_toy_rows(40), tmp_path)
+    run = few_steps(
+        bertkit.classify, "longformer", make_toy_rows(40), tmp_path, model=saved("longformer"), max_steps=1
+    )
     _, out, _ = cli("predict", run.output_dir, "--text", "a good film", "--explain")
     record = json.loads(out)
     assert [word["word"] for word in record["explanation"]] == ["a", "good", "film"]
@@ -334,10 +345,10 @@ def test_a_head_that_transformers_does_not_have_is_named(tmp_path):
         find_missing_heads(AutoModelForMaskedLM, source, gpt2)
 
 
-def test_relative_positions_have_no_limit_but_a_trained_length(tmp_path):
+def test_relative_positions_have_no_limit_but_a_trained_length():
     from bertkit.models.loading import get_trained_length
 
-    _, config = tiny_of("deberta-v2", tmp_path, position_biased_input=False)
+    config = config_of("deberta-v2", position_biased_input=False)
     assert get_max_positions(config) is None
     assert get_trained_length(config, make_tokenizer()) == 64
 
