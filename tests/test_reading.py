@@ -1,12 +1,13 @@
 """The vector that heads read in causal models, behind a BiLSTM, and with mean pooling."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
 import torch
-from conftest import ROW_MAKERS, make_toy_rows, read_predictions, save_tiny_model, write_rows
-from test_architectures import ARCHITECTURES, tiny_of
+from conftest import ROW_MAKERS, read_predictions, save_tiny_model, slow_fixture, write_rows
+from test_architectures import ARCHITECTURES, config_of, make_easy_rows, saved, tiny_of  # noqa: F401
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -27,7 +28,6 @@ CLASSES = {
     "swag": AutoModelForMultipleChoice,
     "qa": AutoModelForQuestionAnswering,
 }
-TASKS = ["classify", "nli", "qa", "swag"]
 
 
 @pytest.fixture(scope="module")
@@ -108,9 +108,8 @@ def test_bidirectional_model_equals_the_stock_model(folders):
 
 
 @pytest.mark.parametrize("name", ARCHITECTURES)
-def test_uses_the_pooler_of_the_architecture(name, tmp_path):
-    _, config = tiny_of(name, tmp_path / "model")
-    encoder = AutoModel.from_config(config).eval()
+def test_uses_the_pooler_of_the_architecture(name):
+    encoder = AutoModel.from_config(config_of(name)).eval()
     with torch.no_grad():
         output = encoder(**batch())
         if output.get("pooler_output") is not None:
@@ -124,9 +123,8 @@ def test_uses_the_pooler_of_the_architecture(name, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("task", CLASSES)
-def test_all_architectures_support_a_bilstm(name, task, tmp_path):
-    folder, _ = tiny_of(name, tmp_path / "model")
-    model = reader(folder, task, "bilstm")
+def test_all_architectures_support_a_bilstm(name, task, saved):  # noqa: F811
+    model = reader(saved(name), task, "bilstm")
     scores = of_the_text(model.train(), task, batch())
     assert len(set(np.round(scores.tolist(), 7))) == 3
     logits = compute_logits(model, batch() | ({"choice": torch.zeros(3).long()} if task == "swag" else {}))
@@ -162,8 +160,8 @@ def test_odd_hidden_size_is_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ARCHITECTURES)
 @pytest.mark.parametrize("task", ["classify", "swag"])
-def test_heads_of_all_architectures_read_the_mean(name, task, tmp_path):
-    folder, _ = tiny_of(name, tmp_path / "model")
+def test_heads_of_all_architectures_read_the_mean(name, task, saved):  # noqa: F811
+    folder = saved(name)
     inputs, model = batch(), reader(folder, task, pooling="mean")
     mask = inputs["attention_mask"].bool()
     with torch.no_grad():
@@ -214,53 +212,47 @@ def test_mean_over_a_bilstm(folders):
     torch.testing.assert_close(found, seen[0].sum(1) / sizes)  # padding has zeros
 
 
-@pytest.mark.slow
-def test_head_is_kept_with_the_same_pooling_only(folders, tmp_path, cli):
-    first = tuned("classify", tmp_path / "first", model=str(folders[False]), pooling="mean")
-    settings = {"model": str(first.output_dir), "max_steps": 1, "learning_rate": 0.0}
+@slow_fixture
+def mean_run(folders, tmp_path_factory):
+    """A classifier with mean pooling."""
+    return tuned("classify", tmp_path_factory.mktemp("mean"), model=str(folders[False]), pooling="mean")
+
+
+def test_head_is_kept_with_the_same_pooling_only(mean_run, tmp_path, cli):
+    settings = {"model": str(mean_run.output_dir), "max_steps": 1, "learning_rate": 0.0}
     kept = tuned("classify", tmp_path / "kept", pooling="mean", **settings)
-    assert kept.metrics["validation"] == first.metrics["validation"]
+    assert kept.metrics["validation"] == mean_run.metrics["validation"]
     assert json.loads((kept.output_dir / "config.json").read_text())["bertkit_pooling"] == "mean"
-    args = ["--data", tmp_path / "first" / "classify.jsonl", "--model", first.output_dir, "--max-steps", 1]
+    args = ["--data", tmp_path / "kept" / "classify.jsonl", "--model", mean_run.output_dir, "--max-steps", 1]
     status, _, err = cli("classify", *args, "-o", tmp_path / "cls")
     assert status == 0
     assert "re-initialized head" in err
     assert "bertkit_pooling" not in (tmp_path / "cls" / "config.json").read_text()
 
 
-@pytest.mark.slow
-def test_embed_has_the_pooling_of_the_classifier(folders, tmp_path, cli):
-    run = tuned("classify", tmp_path, model=str(folders[False]), pooling="mean")
-    status, _, err = cli("embed", run.output_dir, "--text", "a good film", "-o", tmp_path / "vectors.npy")
+def test_embed_has_the_pooling_of_the_classifier(mean_run, tmp_path, cli):
+    run = mean_run.output_dir
+    status, _, err = cli("embed", run, "--text", "a good film", "-o", tmp_path / "vectors.npy")
     assert status == 0
     assert "pooling: mean" in err
-    tokens = AutoTokenizer.from_pretrained(run.output_dir)("a good film", return_tensors="pt")
+    tokens = AutoTokenizer.from_pretrained(run)("a good film", return_tensors="pt")
     with torch.no_grad():
-        states = AutoModel.from_pretrained(run.output_dir).eval()(**tokens).last_hidden_state
+        states = AutoModel.from_pretrained(run).eval()(**tokens).last_hidden_state
     np.testing.assert_allclose(np.load(tmp_path / "vectors.npy")[0], states[0].mean(0), atol=1e-5)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("student", [{"num_layers": 1}, {"student": "stock"}])
-def test_student_has_the_pooling_of_its_teacher(student, folders, tmp_path):
-    teacher = tuned("classify", tmp_path / "teacher", model=str(folders[False]), pooling="mean")
-    if "student" in student:
-        student = {"student": str(folders[False])}
+@pytest.mark.parametrize("student", ["layers of the teacher", "another model"])
+def test_student_has_the_pooling_of_its_teacher(student, mean_run, folders, tmp_path):
+    model = {"num_layers": 1} if student == "layers of the teacher" else {"student": str(folders[False])}
     run = bertkit.distill(
-        str(teacher.output_dir),
-        max_steps=1,
-        batch_size=8,
-        bf16=False,
-        output_dir=str(tmp_path / "run"),
-        **student,
-    )
+        str(mean_run.output_dir), max_steps=1, batch_size=8, bf16=False, output_dir=str(tmp_path / "run"),
+        **model,
+    )  # fmt: skip
     assert json.loads((run.output_dir / "config.json").read_text())["bertkit_pooling"] == "mean"
 
 
-@pytest.mark.slow
-def test_fitted_heads_and_trained_heads_replace_each_other(folders, tmp_path):
-    trained = tuned("classify", tmp_path / "trained", model=str(folders[False]), pooling="mean")
-    fitted = tuned("classify", tmp_path / "fitted", model=str(trained.output_dir), method="contrastive")
+def test_fitted_heads_and_trained_heads_replace_each_other(mean_run, tmp_path):
+    fitted = tuned("classify", tmp_path / "fitted", model=str(mean_run.output_dir), method="contrastive")
     config = json.loads((fitted.output_dir / "config.json").read_text())
     assert (config["architectures"], config["bertkit_pooling"]) == (["VectorClassifier"], "mean")
     again = tuned("classify", tmp_path / "again", model=str(fitted.output_dir), pooling="mean")
@@ -279,16 +271,19 @@ def tuned(task, tmp_path, **settings):
     return getattr(bertkit, task)(data=str(data), output_dir=str(tmp_path / "run"), **usual | settings)
 
 
-KINDS = [(True, {"head": "linear"}), (True, {"head": "bilstm"}), (False, {"head": "bilstm"})]
-KINDS += [(causal, {"pooling": "mean"}) for causal in (True, False)]
+# The tasks take turns, so that each kind of head is that of two tasks.
+RUNS = [
+    ("classify", True, {"head": "linear"}), ("qa", True, {"head": "linear"}),
+    ("swag", True, {"head": "bilstm"}), ("nli", True, {"head": "bilstm"}),
+    ("qa", False, {"head": "bilstm"}), ("classify", False, {"head": "bilstm"}),
+    ("swag", True, {"pooling": "mean"}), ("classify", True, {"pooling": "mean"}),
+    ("swag", False, {"pooling": "mean"}), ("nli", False, {"pooling": "mean"}),
+]  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize(("causal", "settings"), KINDS)
+@pytest.mark.parametrize(("task", "causal", "settings"), RUNS)
 def test_predictions_equal_those_of_training(task, causal, settings, folders, tmp_path):
-    if task == "qa" and "pooling" in settings:
-        pytest.skip("a head for questions reads each token")
     run = tuned(task, tmp_path, model=str(folders[causal]), **settings)
     records = read_predictions(run.output_dir)
     keys = {"classify": "probabilities", "nli": "probabilities", "qa": "null_odds", "swag": "scores"}
@@ -324,11 +319,11 @@ def test_causal_ner_equals_the_stock_model(folders, tmp_path):
 def test_causal_model_learns_and_card_explains_missing_pipeline(tmp_path):
     from transformers import pipeline
 
-    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(200))
-    no_dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    data = write_rows(tmp_path / "toy.jsonl", make_easy_rows(232))
+    quick = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0, "initializer_range": 0.2}
     run = bertkit.classify(
-        data=str(data), model=str(save_tiny_model(tmp_path / "causal", is_decoder=True, **no_dropout)),
-        epochs=3, batch_size=8, learning_rate=5e-3, bf16=False, output_dir=str(tmp_path / "run"),
+        data=str(data), model=str(save_tiny_model(tmp_path / "causal", is_decoder=True, **quick)),
+        epochs=1, batch_size=8, learning_rate=8e-3, bf16=False, output_dir=str(tmp_path / "run"),
     )  # fmt: skip
     assert run.metrics["validation"]["accuracy"] > 0.9
     stock = pipeline("text-classification", str(run.output_dir), top_k=None)
@@ -354,23 +349,28 @@ def test_bilstm_head_is_kept_and_linear_head_is_reinitialized(folders, tmp_path,
     assert "bertkit_head" not in (tmp_path / "plain" / "config.json").read_text()
 
 
-@pytest.mark.slow
-def test_run_with_bilstm_resumes(folders, tmp_path, cli):
-    run = tuned("classify", tmp_path, model=str(folders[True]), head="bilstm", save_steps=2)
-    before = (run.output_dir / "model.safetensors").read_bytes()
+@slow_fixture
+def bilstm_run(folders, tmp_path_factory):
+    """A causal classifier with a BiLSTM, and a checkpoint before its last step."""
+    folder, model = tmp_path_factory.mktemp("bilstm"), str(folders[True])
+    return tuned("classify", folder, model=model, head="bilstm", save_steps=2).output_dir
+
+
+def test_run_with_bilstm_resumes(bilstm_run, tmp_path, cli):
+    run = shutil.copytree(bilstm_run, tmp_path / "run")
     for name in ("metrics.json", "model.safetensors"):
-        (run.output_dir / name).unlink()
-    assert cli("classify", "--resume", "-o", run.output_dir)[0] == 0
-    assert (run.output_dir / "model.safetensors").read_bytes() == before
+        (run / name).unlink()
+    assert cli("classify", "--resume", "-o", run)[0] == 0
+    weights = [(folder / "model.safetensors").read_bytes() for folder in (run, bilstm_run)]
+    assert weights[0] == weights[1]
 
 
-@pytest.mark.slow
-def test_run_without_its_bilstm_weights_is_refused(folders, tmp_path):
+def test_run_without_its_bilstm_weights_is_refused(bilstm_run, tmp_path):
     from safetensors.torch import load_file, save_file
 
-    run = tuned("classify", tmp_path, model=str(folders[False]), head="bilstm")
-    path = run.output_dir / "model.safetensors"
+    run = shutil.copytree(bilstm_run, tmp_path / "run")
+    path = run / "model.safetensors"
     rest = {name: tensor for name, tensor in load_file(path).items() if not name.startswith("bilstm.")}
     save_file(rest, path, metadata={"format": "pt"})
     with pytest.raises(bertkit.UserError, match="its BiLSTM does not fit"):
-        bertkit.load(run.output_dir)
+        bertkit.load(run)
