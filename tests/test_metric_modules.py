@@ -65,6 +65,20 @@ def evaluate_run(cli, run, tmp_path, *flags):
 # ---- decoded predictions
 
 
+def write_own_metric(path, name):
+    """Write a module that is one of bertkit's own metrics."""
+    path.write_text(f"from bertkit.metrics import {name}\n")
+    return path
+
+
+def assert_own_scores_are_equal(scores):
+    """The module `own` has given the scores of the task."""
+    for score in ("accuracy", "f1", "matthews", "positive_f1", "exact", "HasAns_f1", "NoAns_exact"):
+        assert (score in scores) == (f"own_{score}" in scores)
+        if score in scores:
+            assert scores[f"own_{score}"] == pytest.approx(scores[score]), score
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["classify", "nli"])
 def test_label_ids_and_label_names_are_scored(runs, cli, tmp_path, task):
@@ -115,19 +129,27 @@ def test_label_sets_are_lists_of_0_and_1(tmp_path, tiny, cli):
 def test_sentences_are_lists_of_tags(runs, cli, tmp_path):
     body = 'return {"tags": sum(map(len, predictions)), "inside": str(references).count("I-")}'
     module = write_module(tmp_path / "tags.py", "LIST(TEXT)", body)
-    found, records = evaluate_run(cli, runs / "ner", tmp_path, "--metric", module)
+    body = "from seqeval.metrics import f1_score; return {'f1': f1_score(references, predictions)}"
+    of_seqeval = write_module(tmp_path / "entities.py", "LIST(TEXT)", body)
+    own = write_own_metric(tmp_path / "own.py", "Entities")
+    modules = ["--metric", module, "--metric", of_seqeval, "--metric", own]
+    found, records = evaluate_run(cli, runs / "ner", tmp_path, *modules)
     predicted, gold = ([record[key] for record in records] for key in ("predicted", "gold"))
     direct = compute_directly(module, predicted, gold)
     assert direct["inside"] > 0
     assert {name: found["validation"][name] for name in direct} == direct
+    assert found["validation"]["entities_f1"] == pytest.approx(found["validation"]["f1"])
+    assert_own_scores_are_equal(found["validation"])
 
 
 @pytest.mark.slow
-def test_a_module_that_calls_seqeval_agrees_with_the_entity_scores(runs, cli, tmp_path):
-    body = "from seqeval.metrics import f1_score; return {'f1': f1_score(references, predictions)}"
-    module = write_module(tmp_path / "entities.py", "LIST(TEXT)", body)
-    found, _ = evaluate_run(cli, runs / "ner", tmp_path, "--metric", module)
-    assert found["validation"]["entities_f1"] == pytest.approx(found["validation"]["f1"])
+def test_sentences_of_any_scheme_are_scored(cli, tmp_path, tiny):
+    io_rows = [row | {"tags": [tag.replace("B-", "I-") for tag in row["tags"]]} for row in make_ner_rows(40)]
+    body = 'return {"begin": str(predictions).count("B-")}'
+    module = write_module(tmp_path / "begin.py", "LIST(TEXT)", body)
+    data = write_rows(tmp_path / "io.jsonl", io_rows)
+    run = bertkit.ner(data=data, model=tiny, output_dir=tmp_path / "run", metric=module, **FAST)
+    assert run.metrics["validation"]["begin"] == 0
 
 
 ANSWER_FEATURES = {"references": '{"id": TEXT, "answers": ANSWERS}'}
@@ -138,12 +160,25 @@ EXACT = (
 )
 
 
+def write_null_metric(path):
+    """Write a module that computes the mean probability that there is no answer."""
+    features = '{"id": TEXT, "prediction_text": TEXT, "no_answer_probability": Value("float32")}'
+    body = 'return {"mean_null": sum(p["no_answer_probability"] for p in predictions) / len(predictions)}'
+    return write_module(path, features, body, **ANSWER_FEATURES)
+
+
 @pytest.mark.slow
-def test_answers_have_the_form_of_squad(runs, cli, tmp_path):
+def test_answers_have_the_form_of_squad_and_probabilities_follow_the_null_odds(runs, cli, tmp_path):
     module = write_module(
         tmp_path / "answers.py", '{"id": TEXT, "prediction_text": TEXT}', EXACT, **ANSWER_FEATURES
     )
-    found, records = evaluate_run(cli, runs / "qa", tmp_path, "--metric", module)
+    own = write_own_metric(tmp_path / "own.py", "SquadV2")
+    null = write_null_metric(tmp_path / "null.py")
+    modules = ["--metric", module, "--metric", own, "--metric", null]
+    found, records = evaluate_run(cli, runs / "qa", tmp_path, *modules)
+    assert_own_scores_are_equal(found["validation"])
+    expected = [1 / (1 + 2.718281828459045 ** -record["null_odds"]) for record in records]
+    assert found["validation"]["mean_null"] == pytest.approx(sum(expected) / len(expected), abs=1e-6)
     predictions = [{"id": record["id"], "prediction_text": record["answer"]} for record in records]
     references = [
         {
@@ -162,20 +197,13 @@ def test_answers_have_the_form_of_squad(runs, cli, tmp_path):
 
 
 @pytest.mark.slow
-def test_no_answer_probabilities_follow_the_null_odds(runs, cli, tmp_path):
-    features = '{"id": TEXT, "prediction_text": TEXT, "no_answer_probability": Value("float32")}'
-    body = 'return {"mean_null": sum(p["no_answer_probability"] for p in predictions) / len(predictions)}'
-    module = write_module(tmp_path / "null.py", features, body, **ANSWER_FEATURES)
-    found, records = evaluate_run(cli, runs / "qa", tmp_path, "--metric", module)
-    expected = [1 / (1 + 2.718281828459045 ** -record["null_odds"]) for record in records]
-    assert found["validation"]["mean_null"] == pytest.approx(sum(expected) / len(expected), abs=1e-6)
-
-
-@pytest.mark.slow
-def test_endings_are_indices(runs, cli, tmp_path):
+def test_endings_are_indices_for_a_file_and_for_a_directory_with_a_module_of_its_name(runs, cli, tmp_path):
     module = write_module(tmp_path / "endings.py")
-    found, _ = evaluate_run(cli, runs / "swag", tmp_path, "--metric", module)
+    write_module(tmp_path / "again" / "again.py")
+    modules = ["--metric", module, "--metric", tmp_path / "again"]
+    found, _ = evaluate_run(cli, runs / "swag", tmp_path, *modules)
     assert found["validation"]["matches"] == pytest.approx(found["validation"]["accuracy"])
+    assert found["validation"]["again_matches"] == found["validation"]["accuracy"]
 
 
 # ---- names and intervals
@@ -183,29 +211,36 @@ def test_endings_are_indices(runs, cli, tmp_path):
 
 @pytest.mark.slow
 def test_scores_are_in_every_result_of_a_run_and_never_replace_ours(cli, tmp_path, tiny, toy):
-    body = 'return {"accuracy": options.get("scale", 0.25), "mine": len(predictions) / 100, "label": "x"}'
-    module = write_module(tmp_path / "own.py", body=body)
+    scores = (
+        '"accuracy": options.get("scale", 0.25), "mine": len(predictions) / 100, "loss": -1.0, '
+        '"label": "x", "bad": float("nan"), "two\\nlines": 1.0, "a|b": 2.0'
+    )
+    module = write_module(tmp_path / "own.py", body=f"return {{{scores}}}")
     test = write_rows(tmp_path / "test.jsonl", make_toy_rows(10, seed=3))
-    flags = ["--metric", module, "--metric", f"{module}:scale=0.5", "--test", test, "-o", tmp_path / "run"]
-    status, out, err = cli("classify", "--data", toy, "--model", tiny, *FAST_FLAGS, *flags)
+    flags = ["--metric", module, "--metric", f"{module}:scale=0.5", "--metric-for-best-model", "matthews"]
+    args = ["--data", toy, "--test", test, "--model", tiny, *FAST_FLAGS, "-o", tmp_path / "run"]
+    status, out, err = cli("classify", *args, *flags)
     assert status == 0, err
     assert "not numbers are left out: label" in err
-    metrics = RunDir(tmp_path / "run").read_metrics()
+    assert "not a finite number, left out: bad" in err
+    assert "best checkpoint: highest matthews" in err
+    metrics, records = RunDir(tmp_path / "run").read_metrics(), read_predictions(tmp_path / "run")
     validation = metrics["validation"]
     assert (validation["own_accuracy"], validation["own_accuracy_2"]) == (0.25, 0.5)
     assert (validation["mine"], validation["own_mine"]) == (0.08, 0.08)
-    assert validation["accuracy"] == sum(
-        record["gold"] == record["predicted"] for record in read_predictions(tmp_path / "run")
-    ) / len(read_predictions(tmp_path / "run"))
+    matches = [record["gold"] == record["predicted"] for record in records]
+    assert validation["accuracy"] == sum(matches) / len(matches)
     assert metrics["test"]["mine"] == 0.1
     assert metrics["intervals"]["own_accuracy"] == [0.25, 0.25]
-    for text in (
-        out,
-        *((tmp_path / "run" / name).read_text("utf-8") for name in ("README.md", "report.html")),
-    ):
-        assert "own_accuracy_2" in text
-    log = (tmp_path / "run" / "training_log.jsonl").read_text()
-    assert '"eval_own_accuracy": 0.25' in log
+    assert "bad" not in validation | metrics["intervals"]
+    card, report = ((tmp_path / "run" / name).read_text("utf-8") for name in ("README.md", "report.html"))
+    assert all("own_accuracy_2" in text for text in (out, card, report))
+    assert "\n| two lines | 1.000 |" in card  # names do not break the table
+    assert "\n| a\\|b | 2.000 |" in card
+    log = [json.loads(line) for line in (tmp_path / "run/training_log.jsonl").read_text().splitlines()]
+    evaluation = next(entry for entry in log if "eval_own_accuracy" in entry)
+    assert (evaluation["eval_own_accuracy"], evaluation["eval_own_loss"]) == (0.25, -1.0)
+    assert evaluation["eval_loss"] > 0  # the loss of a module is not the validation loss
 
 
 def test_scores_are_named_after_their_module_if_the_name_is_taken():
@@ -306,17 +341,6 @@ def test_a_module_that_exits_is_refused(cli, tmp_path, tiny, toy):
 
 
 @pytest.mark.slow
-def test_names_of_scores_do_not_break_the_table_of_the_card(cli, tmp_path, tiny, toy):
-    module = write_module(tmp_path / "names.py", body='return {"two\\nlines": 1.0, "a|b": 2.0}')
-    flags = ["--metric", module, "-o", tmp_path / "run"]
-    status, _, err = cli("classify", "--data", toy, "--model", tiny, *FAST_FLAGS, *flags)
-    assert status == 0, err
-    card = (tmp_path / "run" / "README.md").read_text()
-    assert "\n| two lines | 1.000 |" in card
-    assert "\n| a\\|b | 2.000 |" in card
-
-
-@pytest.mark.slow
 def test_a_module_that_fails_after_the_check_does_not_stop_the_run(cli, tmp_path, tiny, toy):
     body = 'assert len(references) < 5, "too many"; return {"few": 1.0}'
     module = write_module(tmp_path / "few.py", body=body)
@@ -328,23 +352,12 @@ def test_a_module_that_fails_after_the_check_does_not_stop_the_run(cli, tmp_path
     assert "few" not in RunDir(tmp_path / "run").read_metrics()["validation"]
 
 
-@pytest.mark.slow
-def test_scores_that_are_not_finite_are_left_out_with_a_warning(runs, cli, tmp_path):
-    module = write_module(tmp_path / "nan.py", body='return {"good": 1.0, "bad": float("nan")}')
-    status, _, err = cli("evaluate", runs / "swag", "-o", tmp_path / "scored", "--metric", module)
-    assert status == 0, err
-    assert "not a finite number, left out: bad" in err
-    found = RunDir(tmp_path / "scored").read_metrics()
-    assert found["validation"]["good"] == 1.0
-    assert "bad" not in found["validation"] | found["intervals"]
-
-
 # ---- the best checkpoint
 
 
 @pytest.mark.slow
-def test_the_best_checkpoint_is_chosen_by_a_module(cli, tmp_path, tiny, toy):
-    counter = tmp_path / "calls"
+def test_the_best_checkpoint_is_chosen_by_a_module(cli, tmp_path, tiny):
+    data, counter = write_rows(tmp_path / "data.jsonl", make_toy_rows(20)), tmp_path / "calls"
     body = (
         f'path = Path({str(counter)!r}); path.open("a").write("x"); return {{"calls": len(path.read_text())}}'
     )
@@ -353,33 +366,22 @@ def test_the_best_checkpoint_is_chosen_by_a_module(cli, tmp_path, tiny, toy):
     for flags in (["--greater-is-better"], ["--no-greater-is-better"]):
         counter.write_text("")
         status, _, err = cli(
-            "classify", "--data", toy, "--model", tiny, *FAST_FLAGS, "--epochs", 3, "--metric", module,
+            "classify", "--data", data, "--model", tiny, *FAST_FLAGS, "--epochs", 3, "--metric", module,
             "--metric-for-best-model", "calls", *flags, "-o", tmp_path / flags[0],
         )  # fmt: skip
         assert status == 0, err
         assert f"best checkpoint: {'highest' if flags == ['--greater-is-better'] else 'lowest'} calls" in err
         steps = {int(path.name.split("-")[1]) for path in (tmp_path / flags[0] / "checkpoints").iterdir()}
-        chosen.append(("restored the best weights, of step 9" in err, steps))
-    assert chosen == [(False, {27}), (True, {9, 27})]
+        chosen.append(("restored the best weights, of step 3" in err, steps))
+    assert chosen == [(False, {9}), (True, {3, 9})]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "direction"), [("matthews", "highest"), ("loss", "lowest")])
-def test_an_own_score_chooses_the_best_checkpoint(cli, tmp_path, tiny, toy, name, direction):
-    flags = ["--metric-for-best-model", name, "-o", tmp_path / "run"]
+def test_the_loss_chooses_the_best_checkpoint(cli, tmp_path, tiny, toy):
+    flags = ["--metric-for-best-model", "loss", "-o", tmp_path / "run"]
     status, _, err = cli("classify", "--data", toy, "--model", tiny, *FAST_FLAGS, *flags)
     assert status == 0, err
-    assert f"best checkpoint: {direction} {name}" in err
-
-
-@pytest.mark.slow
-def test_the_loss_of_a_module_is_not_the_validation_loss(cli, tmp_path, tiny, toy):
-    module = write_module(tmp_path / "own.py", body='return {"loss": -1.0}')
-    flags = ["--metric", module, "-o", tmp_path / "run"]
-    assert cli("classify", "--data", toy, "--model", tiny, *FAST_FLAGS, *flags)[0] == 0
-    log = [json.loads(line) for line in (tmp_path / "run/training_log.jsonl").read_text().splitlines()]
-    evaluation = next(entry for entry in log if "eval_own_loss" in entry)
-    assert (evaluation["eval_own_loss"], evaluation["eval_loss"] > 0) == (-1.0, True)
+    assert "best checkpoint: lowest loss" in err
 
 
 @pytest.mark.slow
@@ -419,59 +421,51 @@ def test_the_direction_follows_from_the_name():
 # ---- code is executed only if the user names it
 
 
-@pytest.fixture
-def interrupted(cli, tmp_path, tiny, toy, stop_at):
-    """Interrupt a run with a module that leaves a marker when it is executed; return its directory."""
-    module = write_module(tmp_path / "marks.py")
-    module.write_text(module.read_text() + f"\nPath({str(tmp_path / 'executed')!r}).touch()\n")
+@pytest.mark.slow
+def test_code_is_executed_only_if_the_user_names_it(cli, tmp_path, tiny, toy, stop_at):
+    module, marker, run = write_module(tmp_path / "marks.py"), tmp_path / "executed", tmp_path / "run"
+
+    def change_code(line):
+        """Change the code, so that executing it again leaves the marker again."""
+        module.write_text(f"{module.read_text()}\n{line}\n")
+        marker.unlink(missing_ok=True)
+
+    change_code(f"Path({str(marker)!r}).touch()")
     stop_at(3)
-    flags = ["--metric", module.name, "-o", tmp_path / "run"]
+    flags = ["--metric", module.name, "-o", run]
     status, _, err = cli("classify", "--data", toy, "--model", tiny, *FAST_FLAGS, *flags)
     assert status == 130, err
-    assert f"--resume --output-dir {tmp_path / 'run'} --metric {module}" in err
-    assert yaml.safe_load((tmp_path / "run/run.yaml").read_text())["settings"]["metric"] == [str(module)]
-    forget(tmp_path)
-    return tmp_path / "run"
+    assert f"--resume --output-dir {run} --metric {module}" in err
+    assert yaml.safe_load((run / "run.yaml").read_text())["settings"]["metric"] == [str(module)]
 
-
-def forget(tmp_path):
-    """Remove the marker and change the code, so that executing it again leaves the marker again."""
-    (tmp_path / "executed").unlink()
-    module = tmp_path / "marks.py"
-    module.write_text(module.read_text() + "\nCHANGED = True\n")
-
-
-@pytest.mark.slow
-def test_resume_executes_a_module_only_if_the_user_names_it(interrupted, cli, tmp_path):
-    module = tmp_path / "marks.py"
-    refused = assert_refused(cli, tmp_path, ["--resume", "-o", interrupted], [f"--metric {module}"])
+    change_code("CHANGED = 1")
+    refused = assert_refused(cli, tmp_path, ["--resume", "-o", run], [f"--metric {module}"])
     assert "executes the code" in refused
-    recipe = interrupted / "run.yaml"
-    assert_refused(cli, tmp_path, ["--recipe", recipe], [f"--metric {module}", "executes the code"])
-    assert not (tmp_path / "executed").exists()
-    status, _, err = cli("classify", "--resume", "-o", interrupted, "--metric", module.name)
+    recipe = ["--recipe", run / "run.yaml"]
+    assert_refused(cli, tmp_path, recipe, [f"--metric {module}", "executes the code"])
+    assert not marker.exists()
+    status, _, err = cli("classify", "--resume", "-o", run, "--metric", module.name)
     assert status == 0, err
-    assert (tmp_path / "executed").exists()
+    assert marker.exists()
+
+    change_code("CHANGED = 2")
+    assert_commands_for_a_finished_run_work_without_its_module(cli, run, tmp_path / "scored", module)
+    assert not marker.exists()
 
 
-@pytest.mark.slow
-def test_commands_for_a_finished_run_never_execute_its_module(interrupted, cli, tmp_path):
-    module = tmp_path / "marks.py"
-    assert cli("classify", "--resume", "-o", interrupted, "--metric", module)[0] == 0
-    forget(tmp_path)
-    status, _, err = cli("evaluate", interrupted, "-o", tmp_path / "scored")
+def assert_commands_for_a_finished_run_work_without_its_module(cli, run, scored, module):
+    status, _, err = cli("evaluate", run, "-o", scored)
     assert status == 0, err
     assert f"--metric {module}" in err
-    assert yaml.safe_load((tmp_path / "scored/run.yaml").read_text())["settings"].get("metric") is None
-    assert "matches" not in RunDir(tmp_path / "scored").read_metrics()["validation"]
+    assert yaml.safe_load((scored / "run.yaml").read_text())["settings"].get("metric") is None
+    assert "matches" not in RunDir(scored).read_metrics()["validation"]
     for args in (
-        ["predict", interrupted, "--text", "good film"],
-        ["report", interrupted],
-        ["classify", "--resume", "-o", interrupted],
+        ["predict", run, "--text", "good film"],
+        ["report", run],
+        ["classify", "--resume", "-o", run],
     ):
         status, _, err = cli(*args)
         assert status == 0, err
-    assert not (tmp_path / "executed").exists()
 
 
 # ---- values of the flag
@@ -495,14 +489,6 @@ def test_configurations_are_no_arguments(cli, tmp_path, tiny, toy):
     assert_refused(cli, tmp_path, args, words)
 
 
-@pytest.mark.slow
-def test_a_directory_with_a_module_of_its_name_is_a_module(runs, cli, tmp_path):
-    folder = tmp_path / "again"
-    write_module(folder / "again.py")
-    found, _ = evaluate_run(cli, runs / "swag", tmp_path, "--metric", folder)
-    assert found["validation"]["matches"] == found["validation"]["accuracy"]
-
-
 def test_a_cached_module_of_the_hub_is_loaded_without_network(tmp_path, monkeypatch, no_hub):
     modules = tmp_path / "evaluate_modules"
     code = write_module(modules / "metrics/evaluate-metric--cached_one" / ("0" * 64) / "cached_one.py")
@@ -515,7 +501,7 @@ def test_a_cached_module_of_the_hub_is_loaded_without_network(tmp_path, monkeypa
     assert type(load_module("cached_one").module).__name__ == "Module"
 
 
-# ---- bertkit's own scores as modules
+# ---- examples in the documentation
 
 METRICS_PAGE = Path(__file__).parent.parent / "docs" / "metrics.md"
 
@@ -529,32 +515,8 @@ def read_example(name):
 def test_the_examples_in_the_docs_work(runs, cli, tmp_path):
     exec(read_example("own metrics"), {})
     (tmp_path / "my_metric.py").write_text(read_example("module"))
-    found, _ = evaluate_run(cli, runs / "classify", tmp_path, "--metric", tmp_path / "my_metric.py")
+    own = write_own_metric(tmp_path / "own.py", "Classification")
+    modules = ["--metric", tmp_path / "my_metric.py", "--metric", own]
+    found, _ = evaluate_run(cli, runs / "classify", tmp_path, *modules)
     assert found["validation"]["my_metric"] == found["validation"]["accuracy"]
-
-
-OWN_METRICS = {"classify": "Classification", "ner": "Entities", "qa": "SquadV2"}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("task", "name"), OWN_METRICS.items())
-def test_own_metrics_as_modules_give_the_scores_of_the_task(runs, cli, tmp_path, task, name):
-    path = tmp_path / "own.py"
-    path.write_text(f"from bertkit.metrics import {name}\n")
-    found, _ = evaluate_run(cli, runs / task, tmp_path, "--metric", path)
-    scores = found["validation"]
-    for score in ("accuracy", "f1", "matthews", "positive_f1", "exact", "HasAns_f1", "NoAns_exact"):
-        assert (score in scores) == (f"own_{score}" in scores)
-        if score in scores:
-            assert scores[f"own_{score}"] == pytest.approx(scores[score]), score
-
-
-@pytest.mark.slow
-def test_sentences_of_any_scheme_are_scored(cli, tmp_path, tiny):
-    io_rows = [row | {"tags": [tag.replace("B-", "I-") for tag in row["tags"]]} for row in make_ner_rows(40)]
-    body = 'return {"begin": str(predictions).count("B-")}'
-    module = write_module(tmp_path / "begin.py", "LIST(TEXT)", body)
-    data = write_rows(tmp_path / "io.jsonl", io_rows)
-    run = bertkit.ner(data=data, model=tiny, output_dir=tmp_path / "run", metric=module, **FAST)
-    assert run.metrics["validation"]["begin"] == 0
-    shutil.rmtree(tmp_path / "run")
+    assert_own_scores_are_equal(found["validation"])
