@@ -8,6 +8,7 @@ from conftest import assert_refused, costly_parts, make_document_rows, make_qa_r
 from test_glue import COLUMNS, write_split
 
 import bertkit
+from bertkit.experiments import ablation
 from bertkit.experiments.ablation import (
     build_ablation_table,
     build_difference_table,
@@ -20,6 +21,7 @@ from bertkit.tasks.pretrain.task import Pretrain
 FAST = {"max_steps": 2, "batch_size": 8, "max_length": 32, "vocab_size": 60, "bf16": False}
 FLAGS = ["--max-steps", 2, "--batch-size", 8, "--max-length", 32, "--vocab-size", 60, "--no-bf16"]
 MODEL_SIZE = {"size": "tiny", "num_layers": 1, "hidden_size": 16, "num_heads": 2}
+SIZE_FLAGS = ["--size", "tiny", "--num-layers", 1, "--hidden-size", 16, "--num-heads", 2]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def complete_run(text, data_dir, tmp_path_factory):
         "embedding_init": "ppmi",
         "output_dir": str(folder),
     }
-    return bertkit.ablation(**settings, **FAST, **MODEL_SIZE)
+    return bertkit.ablation(**settings, **FAST | {"max_steps": 1}, **MODEL_SIZE)
 
 
 def read_run_settings(folder):
@@ -137,8 +139,15 @@ def test_only_heads_for_whole_texts_get_the_pooling(complete_run):
 
 @slow_fixture
 def seeds_run(text, data_dir, tmp_path_factory):
-    """Fine-tune the models of two rows with three seeds."""
-    with costly_parts("charts"):
+    """Fine-tune the models of two rows with three seeds; only the page of the suite has charts."""
+    plot_scores = ablation._plot_scores
+
+    def plot_with_charts(*args):
+        with costly_parts("charts"):
+            return plot_scores(*args)
+
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr(ablation, "_plot_scores", plot_with_charts)
         return bertkit.ablation(
             data=str(text), data_dir=str(data_dir), tasks=["sst2"], rows=["mlm,none"], seeds=3,
             task_learning_rate=1e-3, **FAST, **MODEL_SIZE,
@@ -243,17 +252,19 @@ def test_rows_of_sizes_are_run(cli, text, data_dir, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("step", [1, 3])  # pre-training has two steps, fine-tuning follows
-def test_an_interrupted_suite_is_resumed(step, cli, text, data_dir, tmp_path, stop_at):
-    size = [part for key, value in MODEL_SIZE.items() for part in (f"--{key.replace('_', '-')}", value)]
-    stop_at(step)
-    args = ["ablation", "--rows", "mlm", *make_sst2_args(text, data_dir), *size]
-    status, _, err = cli(*args, "-o", tmp_path / "interrupted")
-    assert status == 130
-    assert (
-        f"interrupted; resume with: bertkit ablation --resume --output-dir {tmp_path / 'interrupted'}" in err
-    )
-    status, out, _ = cli("ablation", "--resume", "-o", tmp_path / "interrupted", "--json")
+def test_an_interrupted_suite_is_resumed(cli, text, data_dir, tmp_path, stop_at):
+    folder = tmp_path / "interrupted"
+    resume = f"interrupted; resume with: bertkit ablation --resume --output-dir {folder}"
+    stop_at(1)  # pre-training has two steps, fine-tuning follows
+    stop_at(3)
+    args = ["ablation", "--rows", "mlm", *make_sst2_args(text, data_dir), *SIZE_FLAGS]
+    status, _, err = cli(*args, "-o", folder)
+    assert (status, resume in err) == (130, True)
+    assert not (folder / "pretrained" / "objective-mlm" / "metrics.json").exists()
+    status, _, err = cli("ablation", "--resume", "-o", folder)
+    assert (status, resume in err) == (130, True)
+    assert (folder / "pretrained" / "objective-mlm" / "metrics.json").exists()
+    status, out, _ = cli("ablation", "--resume", "-o", folder, "--json")
     assert (status, list(json.loads(out)["rows"]["mlm"])) == (0, ["pretrained", "sst2"])
 
 
@@ -303,8 +314,9 @@ def test_a_dry_run_lists_each_run_without_wrapping(cli, text, data_dir, tmp_path
 
 @pytest.mark.slow
 def test_tasks_without_data_are_left_out_and_reported(cli, text, data_dir, tmp_path):
-    args = ["--data", text, "--data-dir", data_dir, "--rows", "mlm", *FLAGS, "--task-train-samples", 8]
-    status, out, err = cli("ablation", *args, "-o", tmp_path / "run", "--json")
+    args = ["--data", text, "--data-dir", data_dir, "--rows", "mlm", *FLAGS, *SIZE_FLAGS]
+    samples = ["--task-train-samples", 8]
+    status, out, err = cli("ablation", *args, *samples, "-o", tmp_path / "run", "--json")
     assert status == 0
     assert "no data for MNLI-m" in err
     assert {"sst2", "squad"} <= json.loads(out)["rows"]["mlm"].keys()
