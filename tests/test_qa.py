@@ -14,9 +14,10 @@ from conftest import (
     make_tokenizer,
     read_predictions,
     save_tiny_model,
+    slow_fixture,
     write_rows,
 )
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_words import TOKENIZERS
 from tokenizers import processors
@@ -88,6 +89,7 @@ def built(contexts, answers=None, tokenizer=None, limits=LIMITS):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TOKENIZERS)
+@settings(max_examples=40)
 @given(text=TEXTS, data=st.data())
 def test_answers_survive_tokenization_windows_and_offsets(kind, text, data):
     places = [place for place, letter in enumerate(text) if not letter.isspace()]
@@ -399,9 +401,14 @@ def trained(tiny, tmp_path, rows, name="run", **more):
     return bertkit.qa(data=str(data), output_dir=str(tmp_path / name), **options | more)
 
 
-@pytest.mark.slow
-def test_answer_spans_are_learned(tiny, tmp_path):
-    run = trained(tiny, tmp_path, make_qa_rows(120), max_length=16)
+@slow_fixture
+def learned(tiny, tmp_path_factory):
+    """A run on separable questions, whose paragraphs are split into windows."""
+    return trained(tiny, tmp_path_factory.mktemp("learned"), make_qa_rows(120), max_length=16)
+
+
+def test_answer_spans_are_learned(learned):
+    run = learned
     scores, records = run.metrics["validation"], read_predictions(run.output_dir)
     assert scores.keys() == {"exact", "f1"}
     assert scores["exact"] > 90 > run.metrics["baselines"]["overlap"]["exact"]
@@ -452,12 +459,10 @@ def test_unanswerable_questions_are_learned_and_the_threshold_is_saved(tiny, tmp
     assert (answers[0]["answer"], answers[0]["start"]) == ("", None)
 
 
-@pytest.mark.slow
-def test_training_continues_from_a_run_with_its_head(tiny, tmp_path):
-    first = trained(tiny, tmp_path, make_qa_rows(200), "first", max_length=40)
+def test_training_continues_from_a_run_with_its_head(learned, tmp_path):
     more = {"max_steps": 1, "learning_rate": 0.0, "max_length": 40}
-    kept = trained(first.output_dir, tmp_path, make_qa_rows(60, seed=3), "second", **more)
-    fresh = trained(first.output_dir, tmp_path, make_qa_rows(60, seed=3), "third", new_head=True, **more)
+    kept = trained(learned.output_dir, tmp_path, make_qa_rows(60, seed=3), "kept", **more)
+    fresh = trained(learned.output_dir, tmp_path, make_qa_rows(60, seed=3), "fresh", new_head=True, **more)
     assert kept.metrics["validation"]["exact"] > 90 > fresh.metrics["validation"]["exact"]
 
 
@@ -470,7 +475,7 @@ def test_a_classification_head_is_replaced(tmp_path):
 @pytest.mark.slow
 def test_models_without_token_type_ids_are_trained(tmp_path):
     folder = save_tiny_model(tmp_path / "model", roberta=True)
-    run = trained(folder, tmp_path, make_qa_rows(200), max_length=40, eval_batch_size=1)
+    run = trained(folder, tmp_path, make_qa_rows(120), max_length=24, eval_batch_size=1)
     one = read_predictions(run.output_dir)
     assert run.metrics["validation"]["exact"] > 30
     assert all(record["context"][record["start"] : record["end"]] == record["answer"] for record in one)
