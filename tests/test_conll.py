@@ -124,6 +124,7 @@ word = token.filter(lambda text: not text.startswith("-DOCSTART-") and not (text
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(st.lists(st.lists(st.tuples(word, token.map("O".__add__)), min_size=1), min_size=1))
 def test_any_words_between_tabs_are_read_unchanged(tmp_path_factory, sentences):
     text = "\n".join("".join(f"{word}\t{tag}\n" for word, tag in sentence) for sentence in sentences)
@@ -280,7 +281,7 @@ SEPARATORS = ["\n", "\n\n", "\r\n", " \n", "\r\r\n", ""]
     st.lists(st.sampled_from(SENTENCES) | st.sampled_from(SEPARATORS), max_size=12).map("".join),
     st.booleans(),
 )
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=300)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
 def test_parts_of_a_file_give_the_rows_and_errors_of_the_whole_file(tmp_path, text, has_crlf):
     if has_crlf:
         text = text.replace("\n", "\r\n")
