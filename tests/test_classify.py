@@ -166,7 +166,9 @@ def test_pairs(tiny, tmp_path):
 
 
 @pytest.mark.slow
-def test_regression(tiny, tmp_path):
+def test_regression(tmp_path):
+    quick = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = save_tiny_model(tmp_path / "model", **quick)
     rng = np.random.default_rng(0)
     rows = []
     for count in rng.integers(0, 8, 200):
@@ -174,7 +176,7 @@ def test_regression(tiny, tmp_path):
         rows.append({"text": " ".join(rng.permutation(words)), "score": float(count) + 0.5})
     data = write_rows(tmp_path / "scores.jsonl", rows)
     run = bertkit.classify(
-        data=str(data), model=str(tiny), epochs=3, output_dir=str(tmp_path / "run"),
+        data=str(data), model=str(model), epochs=2, output_dir=str(tmp_path / "run"),
         **FAST | {"learning_rate": 5e-3},
     )  # fmt: skip
     assert run.metrics["validation"]["pearson"] > 0.9
@@ -185,8 +187,7 @@ def test_regression(tiny, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("style", ["list", "separator"])
-def test_multi_label(tiny, tmp_path, style):
+def test_multi_label(tiny, tmp_path):
     from sklearn.metrics import f1_score
 
     rng = random.Random(0)
@@ -194,15 +195,19 @@ def test_multi_label(tiny, tmp_path, style):
     for row in make_toy_rows(200):
         chances = {"often": 0.95, "rarely": 0.05, "even": 0.5}
         labels = [name for name, chance in chances.items() if rng.random() < chance]
-        rows.append({"text": row["text"], "labels": labels if style == "list" else "|".join(labels) or "|"})
-    data = write_rows(tmp_path / "sets.jsonl", rows)
-    run = bertkit.classify(
-        data=str(data), model=str(tiny), epochs=2, output_dir=str(tmp_path / "run"),
-        **FAST | {"learning_rate": 5e-3},
-    )  # fmt: skip
+        rows.append({"text": row["text"], "labels": labels})
+    separated = [row | {"labels": "|".join(row["labels"]) or "|"} for row in rows]
+    lists = write_rows(tmp_path / "lists.jsonl", rows)
+    data = write_rows(tmp_path / "separated.jsonl", separated)
+    settings = {"model": str(tiny), **FAST, "learning_rate": 5e-3}
+    run = bertkit.classify(data=str(data), epochs=2, output_dir=str(tmp_path / "run"), **settings)
+    of_lists = bertkit.classify(data=str(lists), max_steps=1, output_dir=str(tmp_path / "lists"), **settings)
     records = read_predictions(run.output_dir)
     names = list(records[0]["probabilities"])
     assert sorted(names) == ["even", "often", "rarely"]
+    for record, of_list in zip(records, read_predictions(of_lists.output_dir), strict=True):
+        assert (of_list["text"], of_list["gold"]) == (record["text"], record["gold"])
+        assert list(of_list["probabilities"]) == names
     assert sum("often" in r["predicted"] and "rarely" not in r["predicted"] for r in records) > 0.9 * len(
         records
     )

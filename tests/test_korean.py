@@ -138,13 +138,17 @@ def test_15_percent_of_the_tokens_are_chosen_in_whole_morphemes(cli, korean_text
 
 
 @pytest.mark.slow
-def test_a_vocabulary_of_a_run_is_one_of_morphemes(cli, korean_text, tmp_path):
-    options = ["--data", korean_text, "--vocab-size", 400, "--max-length", 32, "--hidden-size", 16]
-    options += ["--num-heads", 2, "--max-steps", 1, "--whole-word-masking", "--word-units", "morphemes"]
-    assert cli(NSP, *options, "-o", tmp_path / "run")[0] == 0
+def test_a_model_trains_on_masked_morphemes_with_a_vocabulary_of_morphemes(cli, korean_text, tmp_path):
+    run = tmp_path / "run"
+    options = ["--data", korean_text, "--vocab-size", 400, "--max-length", 32, "--num-layers", 1]
+    options += ["--hidden-size", 16, "--num-heads", 2, "--max-steps", 2]
+    status, _, err = cli(NSP, *options, "--whole-word-masking", "--word-units", "morphemes", "-o", run)
+    assert status == 0, err
+    assert "in whole morphemes" in err
+    assert "word_units: morphemes" in (run / "run.yaml").read_text("utf-8")
     sentences = [line for line in korean_text.read_text("utf-8").split("\n") if line]
     expected = train_wordpiece(lambda: iter(sentences), 400, word_units="morphemes").tokenizer
-    assert AutoTokenizer.from_pretrained(tmp_path / "run").get_vocab() == expected.get_vocab()
+    assert AutoTokenizer.from_pretrained(run).get_vocab() == expected.get_vocab()
     of_words = train_wordpiece(lambda: iter(sentences), 400).tokenizer
     assert expected.get_vocab() != of_words.get_vocab()
 
@@ -167,28 +171,6 @@ def test_words_and_morphemes_give_different_masks(korean_text, tokenizer, tmp_pa
     groups = np.cumsum(~units)  # the unit of each token
     assert all(chosen[0].issuperset(np.flatnonzero(groups == groups[place])) for place in chosen[0])
     assert chosen[0] != chosen[1]
-
-
-@pytest.mark.slow
-def test_a_model_trains_on_masked_morphemes(cli, korean_text, tmp_path):
-    run = tmp_path / "run"
-    settings = [
-        "--vocab-size",
-        400,
-        "--max-length",
-        32,
-        "--num-layers",
-        1,
-        "--hidden-size",
-        16,
-        "--num-heads",
-        2,
-    ]
-    args = [*settings, "--whole-word-masking", "--word-units", "morphemes", "--max-steps", 2, "-o", run]
-    status, _, err = cli(NSP, "--data", korean_text, *args)
-    assert status == 0, err
-    assert "in whole morphemes" in err
-    assert "word_units: morphemes" in (run / "run.yaml").read_text("utf-8")
 
 
 REFUSED = {

@@ -37,8 +37,8 @@ def learned(tmp_path_factory):
     settings = {"initializer_range": 0.1, "hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
     model = save_tiny_model(folder / "model", num_hidden_layers=1, **settings)
     return bertkit.nli(
-        data=str(folder / "toy"), model=str(model), epochs=6, output_dir=str(folder / "run"),
-        **FAST | {"batch_size": 16},
+        data=str(folder / "toy"), model=str(model), epochs=3, output_dir=str(folder / "run"),
+        **FAST | {"batch_size": 16, "learning_rate": 8e-3},
     )  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def relations(tmp_path_factory):
 
 @slow_fixture
 def run(relations, tiny_without_dropout, tmp_path_factory):
-    settings = {"epochs": 6, "batch_size": 8, "learning_rate": 3e-3, "max_length": 32, "bf16": False}
+    settings = {"epochs": 3, "batch_size": 8, "learning_rate": 5e-3, "max_length": 32, "bf16": False}
     return bertkit.classify(
         data=str(relations), model=str(tiny_without_dropout),
         output_dir=str(tmp_path_factory.mktemp("run") / "run"), subject_column="subject_entity",

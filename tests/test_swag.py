@@ -43,7 +43,7 @@ def learned(tiny_without_dropout, tmp_path_factory):
     data = write_rows(folder / "toy.jsonl", make_swag_rows(160))
     test = write_rows(folder / "test.jsonl", [{**row, "label": ""} for row in make_swag_rows(10, seed=9)])
     return bertkit.swag(
-        data=str(data), test=str(test), model=str(tiny_without_dropout), epochs=3,
+        data=str(data), test=str(test), model=str(tiny_without_dropout), epochs=2,
         output_dir=str(folder / "run"), **FAST | {"learning_rate": 5e-3},
     )  # fmt: skip
 
