@@ -297,8 +297,7 @@ def read(path: Path, file: File) -> Reading:
     rows: Counter[Any] = Counter()
     labels: dict[Any, frozenset[str]] = {}
     for split, table in data.splits.items():
-        for index in range(len(table)):
-            row = {name: values[index] for name, values in table.columns.items()}
+        for row in table:
             key, names = extract_row(data.task, row)
             rows[split, key] += 1
             labels[split, key] = names
