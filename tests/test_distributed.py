@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from test_equivalence import SGD, of_lengths
 from transformers import TrainerCallback
-from two_ranks import kill_rank, run_on_two_ranks
+from two_ranks import run_on_two_ranks
 
 import bertkit
 from bertkit.cli import launch
@@ -36,7 +36,7 @@ from bertkit.utils.worker_processes import check_process_count
 
 pytestmark = pytest.mark.cpu  # a GPU cannot train two ranks
 
-STEPS = 6  # an epoch has 5
+STEPS, LONG_STEPS = 6, 9  # an epoch has 5
 LOGS = {"set": ["logging_steps=4"]}  # the checkpoint of step 3 contains losses that are not logged
 ADAMW = SGD | {"optim": "adamw_torch", "learning_rate": 1e-4}
 CASES = {
@@ -44,20 +44,18 @@ CASES = {
     "lora": ("classify", {"lora": 2, "learning_rate": 1.0}),
     "windows": ("classify", {"long_texts": "windows", "max_length": 10, "gradient_checkpointing": True}),
     "adamw": ("classify", ADAMW),
-    "budget": ("classify", {"tokens_per_batch": 48, "max_length": 32}),
     "ner": ("ner", {"max_length": 12}),
     "frozen": ("ner", {"head": "bilstm", "features": "sum-all"}),
     "qa": ("qa", {"max_length": 16}),
     "swag": ("swag", {}),
     "pretrain": ("pretrain_mlm_nsp", {"max_length": 32}),
     "qa by budget": ("qa", {"tokens_per_batch": 64, "max_length": 16}),
-    "pretrain by budget": ("pretrain_mlm_nsp", {"tokens_per_batch": 96, "max_length": 32}),
     "pretrain rtd": (
         "pretrain_mlm_nsp",
         {"objective": "rtd", "model": None, "max_length": 32, "hidden_size": 16, "num_heads": 2,
          "vocab_size": 60, "dropout": 0.0, "embedding_init": "ppmi"},
     ),
-    "phases": ("pretrain_mlm_nsp", {"phases": "16:0.5,32:0.5"}),
+    "phases by budget": ("pretrain_mlm_nsp", {"phases": "16:0.5,32:0.5", "tokens_per_batch": 96}),
 }  # fmt: skip
 
 
@@ -94,39 +92,35 @@ def embed_settings(folder, ranks):
     }  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def killed(tmp_path_factory, tiny):
-    """The folder of a run of which one rank was killed, and what `kill_rank` returned."""
-    folder = tmp_path_factory.mktemp("ranks")
-    settings = make_job("weights", folder, tiny, "killed")["settings"]
-    command = [
-        "classify", "--data", settings["data"], "--model", tiny, "--class-weights", "balanced",
-        "--label-smoothing", 0.1, "--freeze", 1, "--batch-size", 4, "--max-steps", 25, "--lr", 1e-3,
+def make_command(folder, model, name):
+    """Return the arguments that train the run "uninterrupted" with `--nproc 2`."""
+    settings = make_job("weights", folder, model, name)["settings"]
+    arguments = [
+        "classify", "--data", settings["data"], "--model", model, "--class-weights", "balanced",
+        "--label-smoothing", 0.1, "--freeze", 1, "--batch-size", 4, "--max-steps", LONG_STEPS, "--lr", 1e-3,
         "--optim", "adamw_torch", "--warmup", 0, "--weight-decay", 0, "--no-bf16", "--save-steps", 3,
-        "--set", "logging_steps=1", "--nproc", 2,
+        "--set", "logging_steps=1", "--nproc", 2, "-o", settings["output_dir"],
     ]  # fmt: skip
-    with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setenv("BERTKIT_CACHE_DIR", str(folder / "cache"))
-        return folder, *kill_rank([*command, "-o", folder / "killed"], folder / "killed")
+    return [str(argument) for argument in arguments]
 
 
 @pytest.fixture(scope="module")
-def outcomes(killed, tiny_without_dropout, tiny):
-    """Run all jobs on two ranks, and resume the killed run.
+def outcomes(tmp_path_factory, tiny_without_dropout, tiny):
+    """Run all jobs on two ranks; then train until one rank is killed, and resume the run.
 
-    Return the folder, for each rank job -> outcome, and the process that resumed the run.
+    Return the folder, for each rank job -> outcome, and the two commands.
     """
-    folder = killed[0]
+    folder = tmp_path_factory.mktemp("ranks")
     jobs = {
         case: make_job(case, folder, tiny_without_dropout, f"{case}-2", **batch_settings(case, 2))
         for case in CASES
     }
-    with_dropout = {"max_steps": 25, "optim": "adamw_torch", "learning_rate": 1e-3}
+    with_dropout = {"max_steps": LONG_STEPS, "optim": "adamw_torch", "learning_rate": 1e-3}
     uninterrupted = make_job("weights", folder, tiny, "uninterrupted", batch_size=4, **with_dropout)
     jobs["uninterrupted"] = uninterrupted
     jobs["interrupted"] = uninterrupted | {
         "settings": uninterrupted["settings"] | {"output_dir": str(folder / "interrupted")},
-        "stop": [1, 13],
+        "stop": [1, 6],
     }
     jobs["resumed"] = {
         "task": "classify",
@@ -150,11 +144,12 @@ def outcomes(killed, tiny_without_dropout, tiny):
         "settings": uninterrupted["settings"]
         | {"set": ["fsdp=full_shard"], "output_dir": str(folder / "fsdp")}
     }
-    resume = ["classify", "--resume", "-o", str(folder / "killed"), "--nproc", "2", "--json"]
+    killed = {"arguments": make_command(folder, tiny, "killed"), "kill": [1, 4]}
+    resume = {"arguments": ["classify", "--resume", "-o", str(folder / "killed"), "--nproc", "2", "--json"]}
     with pytest.MonkeyPatch.context() as monkeypatch:
         monkeypatch.setenv("BERTKIT_CACHE_DIR", str(folder / "cache"))
-        outcomes, resumed = run_on_two_ranks(list(jobs.values()), resume, folder)
-    return folder, [dict(zip(jobs, rank_outcomes, strict=True)) for rank_outcomes in outcomes], resumed
+        outcomes, commands = run_on_two_ranks(list(jobs.values()), [killed, resume], folder)
+    return folder, [dict(zip(jobs, rank_outcomes, strict=True)) for rank_outcomes in outcomes], commands
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +190,7 @@ def test_a_signal_to_one_rank_stops_both_and_resume_is_bit_identical(results):
     for rank_outcomes in outcomes:
         assert rank_outcomes["interrupted"]["error"] == "RunInterrupted"
         assert rank_outcomes["interrupted"]["message"].startswith(
-            "interrupted at step 14 of 25; resume with: bertkit classify --resume"
+            f"interrupted at step 7 of {LONG_STEPS}; resume with: bertkit classify --resume"
         )
         assert rank_outcomes["interrupted"]["message"].endswith("--nproc 2")
     assert sorted(rank_outcomes["interrupted"]["should_report"] for rank_outcomes in outcomes) == [
@@ -204,10 +199,8 @@ def test_a_signal_to_one_rank_stops_both_and_resume_is_bit_identical(results):
     ]  # reported once
     for name in ("model.safetensors", "predictions.jsonl", "training_log.jsonl"):
         assert (folder / "interrupted" / name).read_bytes() == (folder / "uninterrupted" / name).read_bytes()
-    states = [
-        (folder / "uninterrupted/checkpoints/checkpoint-25" / f"rng_state_{n}.pth").read_bytes()
-        for n in (0, 1)
-    ]
+    checkpoint = folder / "uninterrupted" / "checkpoints" / f"checkpoint-{LONG_STEPS}"
+    states = [(checkpoint / f"rng_state_{n}.pth").read_bytes() for n in (0, 1)]
     assert states[0] != states[1]  # dropout differs between ranks
 
 
@@ -308,7 +301,7 @@ def test_fsdp_is_refused_on_a_cpu(results):
 @pytest.mark.slow
 def test_a_dry_run_on_two_ranks_counts_effective_batches(results):
     _, (metrics, _) = results
-    assert metrics["dry run"]["steps"] == 25
+    assert metrics["dry run"]["steps"] == LONG_STEPS
     assert metrics["dry run"]["longest_batch"][0] == 4
 
 
@@ -352,21 +345,20 @@ def test_profiles_can_be_copied_and_are_loaded_by_accelerate(cli, name, tmp_path
 
 
 @pytest.mark.slow
-def test_a_killed_rank_stops_all_and_resume_is_bit_identical(killed, outcomes):
-    folder, status, err, seconds = killed
-    messages = [line for line in err.splitlines() if line.startswith("bertkit:")]
-    assert (status, len(messages)) == (1, 1), err
+def test_a_killed_rank_stops_all_and_resume_is_bit_identical(outcomes):
+    folder, _, (killed, resumed) = outcomes
+    messages = [line for line in killed.stderr.splitlines() if line.startswith("bertkit:")]
+    assert (killed.status, len(messages)) == (1, 1), killed.stderr
     assert (
         "rank 1: was killed by SIGKILL, and the other ranks were stopped; if there is a checkpoint"
         in messages[0]
     )
-    assert "Traceback" not in err
-    assert seconds < 30
-    resumed = outcomes[2]
-    assert resumed.returncode == 0, resumed.stderr
+    assert "Traceback" not in killed.stderr
+    assert killed.seconds < 30
+    assert resumed.status == 0, resumed.stderr
     training = json.loads(resumed.stdout)["training"]
     assert training["processes"] == 2
-    assert training["resumed_from"] >= 3
+    assert training["resumed_from"] == 3
     weights = [folder / name / "model.safetensors" for name in ("killed", "uninterrupted")]
     assert weights[0].read_bytes() == weights[1].read_bytes()
 

@@ -5,58 +5,47 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 import traceback
-from pathlib import Path
+from dataclasses import dataclass
 
 from new_process import call_in_new_process
 
 NUM_RANKS = 2
 
 
-def run_on_two_ranks(jobs, command, folder):
-    """Run jobs one after the other on two ranks of one process group; then run a command with --nproc 2.
+def run_on_two_ranks(jobs, commands, folder):
+    """Run jobs one after the other on two ranks of one process group; then run commands with --nproc 2.
 
     All ranks are forks of one process, which has imported the libraries and computed nothing. A job is
     {"task", "settings"}, also of `evaluate` and `embed`; the optional "stop": [rank, step] sends a signal to
     that rank only. An outcome is the metrics of a run, the metadata of vectors, or {"error": class name,
-    "message", "should_report"}.
+    "message", "should_report"}. A command is {"arguments"}; the optional "kill": [rank, step] kills a rank.
 
     Returns:
-        The outcomes of each rank, and the process: its status and output are those of the command.
+        The outcomes of each rank, and the `FinishedCommand` of each command.
     """
-    done = call_in_new_process(run_jobs_and_command, jobs, command, folder)
-    outcomes = [folder / f"outcomes{rank}.json" for rank in range(NUM_RANKS)]
-    assert all(path.exists() for path in outcomes), done.stderr
-    return [json.loads(path.read_text()) for path in outcomes], done
+    done = call_in_new_process(run_jobs_and_commands, jobs, commands, folder)
+    paths = [folder / f"outcomes{rank}.json" for rank in range(NUM_RANKS)]
+    assert (done.returncode, all(path.exists() for path in paths)) == (0, True), done.stderr
+    finished = [FinishedCommand.read(folder / f"command{number}") for number in range(len(commands))]
+    return [json.loads(path.read_text()) for path in paths], finished
 
 
-def find_rank_process(launcher, rank):
-    """Return the process id of a rank of `bertkit ... --nproc N`, or None if it does not exist (yet)."""
-    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    for child in children:
-        if f"RANK={rank}".encode() in Path(f"/proc/{child}/environ").read_bytes().split(b"\0"):
-            return int(child)
-    return None
+@dataclass(frozen=True)
+class FinishedCommand:
+    """The status and the output of a command, and the seconds from the end of its first rank to its own."""
 
+    status: int
+    stdout: str
+    stderr: str
+    seconds: float
 
-def kill_rank(command, run, rank=1, timeout=300):
-    """Start a command with --nproc, kill one rank once there is a checkpoint, and wait for the end.
-
-    Return the status, standard error, and the seconds from the kill to the end of all processes.
-    """
-    process = subprocess.Popen(
-        [sys.executable, "-m", "bertkit", *map(str, command)], stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + timeout
-    while not list((run / "checkpoints").glob("checkpoint-*")) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    os.kill(find_rank_process(process.pid, rank), signal.SIGKILL)
-    killed = time.monotonic()
-    stderr = process.communicate(timeout=timeout)[1]
-    return process.returncode, stderr, time.monotonic() - killed
+    @classmethod
+    def read(cls, folder):
+        ended = json.loads((folder / "ended.json").read_text())
+        return cls(stdout=(folder / "stdout").read_text(), stderr=(folder / "stderr").read_text(), **ended)
 
 
 # ---- code that runs in a rank
@@ -80,8 +69,8 @@ def run_job(job):
         return {"error": type(error).__name__, "message": str(error), "should_report": error.should_report}
 
 
-def send_sigterm_at(rank, step):
-    """Send SIGTERM to one rank at a step; return a function that undoes the change."""
+def send_signal_at(rank, step, number=signal.SIGTERM):
+    """Send a signal to one rank at a step; return a function that undoes the change."""
     from bertkit.training.callbacks import ReporterCallback
 
     on_step_end = ReporterCallback.on_step_end
@@ -89,7 +78,7 @@ def send_sigterm_at(rank, step):
     def interrupt(self, args, state, control, **kwargs):
         on_step_end(self, args, state, control, **kwargs)
         if state.global_step == step and os.environ["RANK"] == str(rank):
-            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), number)
 
     ReporterCallback.on_step_end = interrupt
     return lambda: setattr(ReporterCallback, "on_step_end", on_step_end)
@@ -105,7 +94,7 @@ def run_jobs(jobs, folder, rank, port):
     distributed.init_process_group("gloo")
     outcomes = []
     for job in jobs:
-        undo = send_sigterm_at(*job["stop"]) if "stop" in job else lambda: None
+        undo = send_signal_at(*job["stop"]) if "stop" in job else lambda: None
         outcomes.append(run_job(job))
         undo()
         gc.freeze()  # Trainer collects garbage in each run, which takes long with the libraries
@@ -116,8 +105,10 @@ def run_jobs(jobs, folder, rank, port):
 class ForkedRank:
     """A rank that `--nproc` starts: a fork, because a new Python would import the libraries again."""
 
+    first_end = None  # time when a rank was first found to have ended
+
     def __init__(self, command, env, **_):
-        assert command[1:3] == ["-m", "bertkit"]
+        assert command[:3] == [sys.executable, "-m", "bertkit"]
         self.returncode = None
         self.pid = fork(lambda: run_command(command[3:], env))
 
@@ -125,7 +116,9 @@ class ForkedRank:
         """Return the exit status, or None if the process has not ended."""
         if self.returncode is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
-            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+                ForkedRank.first_end = ForkedRank.first_end or time.monotonic()
         return self.returncode
 
     def kill(self):
@@ -161,8 +154,22 @@ def fork(function):
     return pid
 
 
-def run_jobs_and_command(jobs, command, folder):
-    """Run all jobs and the command, without the costly parts of runs."""
+def run_redirected(command, folder):
+    """Run a command with --nproc, and write its status and what it prints into files."""
+    from bertkit.utils import system
+
+    for descriptor, name in enumerate(("stdout", "stderr"), start=1):
+        os.dup2(os.open(folder / name, os.O_WRONLY | os.O_CREAT), descriptor)
+    if "kill" in command:
+        send_signal_at(*command["kill"], signal.SIGKILL)
+    system.subprocess.Popen = ForkedRank
+    status = run_command(command["arguments"], {})
+    ended = {"status": status, "seconds": time.monotonic() - ForkedRank.first_end}
+    (folder / "ended.json").write_text(json.dumps(ended))
+
+
+def run_jobs_and_commands(jobs, commands, folder):
+    """Run all jobs and the commands, without the costly parts of runs."""
     import pytest
     from conftest import freeze_libraries, make_runs_cheap
 
@@ -172,8 +179,7 @@ def run_jobs_and_command(jobs, command, folder):
         port = free.getsockname()[1]
     ranks = [fork(lambda rank=rank: run_jobs(jobs, folder, rank, port)) for rank in range(NUM_RANKS)]
     assert [os.waitpid(pid, 0)[1] for pid in ranks] == [0] * NUM_RANKS
-
-    from bertkit.utils import system
-
-    system.subprocess.Popen = ForkedRank
-    sys.exit(run_command(command, {}))
+    for number, command in enumerate(commands):
+        own = folder / f"command{number}"
+        own.mkdir()
+        os.waitpid(fork(lambda command=command, own=own: run_redirected(command, own)), 0)
