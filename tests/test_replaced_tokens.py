@@ -193,7 +193,7 @@ def test_a_run_learns_and_every_command_loads_its_parts(cli, tmp_path):
     text = write_rows(tmp_path / "text.jsonl", make_document_rows(240, longest=4))
     run = pretrained(
         text, tmp_path / "run", objective="rtd", hidden_size=64, num_layers=1, num_heads=2, vocab_size=120,
-        epochs=14, batch_size=16, max_length=64, learning_rate=2e-3, dropout=0.0,
+        epochs=10, batch_size=16, max_length=64, learning_rate=3e-3, dropout=0.0,
     )  # fmt: skip
     scores, baselines = run.metrics["validation"], run.metrics["baselines"]
     assert scores["mlm_loss"] < baselines["unigram"]["mlm_loss"] - 0.3
@@ -242,65 +242,44 @@ def test_a_run_learns_and_every_command_loads_its_parts(cli, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("architecture", "sizes", "problem"),
-    [
-        (BertConfig, {}, "is a bert model, not an ELECTRA generator"),
-        (ElectraConfig, {"embedding_size": 24}, "its embeddings differ in size"),
-    ],
-)
-def test_a_saved_generator_that_does_not_fit_is_refused(
-    architecture, sizes, problem, short_text, cli, tmp_path
-):
+def test_a_saved_generator_that_does_not_fit_is_refused(short_text, cli, tmp_path):
     shape = {**SHAPE, "max_length": 32, "max_steps": 1}
     folder = pretrained(short_text, tmp_path / "electra", objective="rtd", **shape).output_dir
-    config = architecture(
-        vocab_size=AutoConfig.from_pretrained(folder).vocab_size, hidden_size=16, num_hidden_layers=1,
-        num_attention_heads=2, intermediate_size=32, **sizes,
-    )  # fmt: skip
-    shutil.rmtree(folder / "generator")
-    AutoModelForMaskedLM.from_config(config).save_pretrained(folder / "generator")
+    vocab_size = AutoConfig.from_pretrained(folder).vocab_size
     args = ["--data", short_text, "--objective", "rtd", "--model", folder, "--max-steps", 1]
-    words = [f"{folder / 'generator'}: {problem}", "remove this directory"]
-    assert_refused(cli, tmp_path, args, words, COMMAND)
+    for architecture, sizes, problem in (
+        (BertConfig, {}, "is a bert model, not an ELECTRA generator"),
+        (ElectraConfig, {"embedding_size": 24}, "its embeddings differ in size"),
+    ):
+        config = architecture(
+            vocab_size=vocab_size, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=32, **sizes,
+        )  # fmt: skip
+        shutil.rmtree(folder / "generator")
+        AutoModelForMaskedLM.from_config(config).save_pretrained(folder / "generator")
+        words = [f"{folder / 'generator'}: {problem}", "remove this directory"]
+        assert_refused(cli, tmp_path, args, words, COMMAND)
 
 
 @pytest.mark.slow
 def test_accumulation_and_packing_are_equivalent(tmp_path):
-    text = write_rows(tmp_path / "text.jsonl", make_document_rows(14))
+    text = write_rows(tmp_path / "text.jsonl", make_document_rows(8))
 
     def run(name, **settings):
         return pretrained(
-            text, tmp_path / name, objective="rtd", epochs=2, dropout=0.0, **SHAPE, **SGD | settings
+            text, tmp_path / name, objective="rtd", epochs=1, dropout=0.0, **SHAPE, **SGD | settings
         )
 
     whole = run("8x1")
     assert whole.metrics["data"]["train"] % 8 > 0  # a short last batch
     for other in (
-        run("2x4", batch_size=2, gradient_accumulation_steps=4),
+        run("2x4 packed", batch_size=2, gradient_accumulation_steps=4, pack=True),
         run("1x8", batch_size=1, gradient_accumulation_steps=8),
-        run("pack", pack=True),
     ):
         assert other.metrics["training"]["loss"] == pytest.approx(whole.metrics["training"]["loss"], rel=1e-5)
         assert_close(weights(whole), weights(other), 1e-5)
         folders = (whole.output_dir / "generator", other.output_dir / "generator")
         assert_close(*(load_file(folder / "model.safetensors") for folder in folders), 1e-5)
-
-
-@pytest.mark.slow
-def test_resume_in_the_middle_of_an_epoch_is_bit_identical(cli, short_text, tmp_path, monkeypatch, stop_at):
-    options = ["--data", short_text, "--objective", "rtd", "--hidden-size", 16, "--num-heads", 2]
-    options += ["--vocab-size", 60, "--epochs", 2, "--batch-size", 8, "--max-length", 32, "--no-bf16"]
-    whole, resumed = tmp_path / "whole", tmp_path / "resumed"
-    status, out, _ = cli(COMMAND, *options, "-o", whole, "--json")
-    assert status == 0
-    stop_at(json.loads(out)["training"]["steps"] * 3 // 4)  # of the second epoch
-    assert cli(COMMAND, *options, "-o", resumed)[0] == 130
-    monkeypatch.chdir(tmp_path)
-    assert cli(COMMAND, "--resume", "-o", resumed)[0] == 0
-    names = ("model.safetensors", "generator/model.safetensors", "masked_samples.jsonl", "training_log.jsonl")
-    for name in names:
-        assert (resumed / name).read_bytes() == (whole / name).read_bytes()
 
 
 def test_preview_shows_the_masked_texts(cli, text):
