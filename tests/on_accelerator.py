@@ -36,13 +36,6 @@ simulated_accelerator.install()
 STEPS, LOGGING_STEPS, CHECKPOINT = 5, 2, 3
 
 
-def make_pairs(count):
-    return [
-        {"text1": row["premise"], "text2": row["hypothesis"], "label": row["label"]}
-        for row in make_nli_rows(count)
-    ]
-
-
 def make_label_sets(count):
     return [
         row | {"label": [row["label"], "long"][: 1 + len(row["text"]) // 40]} for row in make_toy_rows(count)
@@ -56,7 +49,6 @@ def make_numbers(count):
 # By name: the function, the rows, and settings.
 TASKS = {
     "classify": ("classify", make_toy_rows, {}),
-    "pairs": ("classify", make_pairs, {}),
     "multi-label": ("classify", make_label_sets, {"problem": "multi-label"}),
     "regression": ("classify", make_numbers, {"problem": "regression"}),
     "windows": ("classify", make_toy_rows, {"long_texts": "windows", "max_length": 10}),
@@ -67,6 +59,7 @@ TASKS = {
 }
 OBJECTIVES = ["mlm", "mlm+nsp", "ltr", "rtd"]
 NOT_EXPLAINED = ("ner", "qa", "swag")
+RESUMED = ("classify", "ner", "qa", "swag", "mlm+nsp", "rtd")  # the others differ only in rows and loss
 
 
 @pytest.fixture(scope="module")
@@ -183,6 +176,7 @@ def test_a_step_waits_for_the_device_only_to_log(trained):
 
 
 def test_a_resumed_run_is_bit_identical(trained, tiny, tmp_path):
+    skip_unless(trained.name in RESUMED)
     assert_resume_is_bit_identical(trained, tiny, tmp_path)
 
 

@@ -61,7 +61,7 @@ def test_weights_are_the_same_for_8x1_2x4_and_1x8(tiny_without_dropout, tmp_path
         rows = [{**row, "label": len(row["text"]) / 50} for row in rows]
     task = "ner" if "head" in KINDS[kind] else kind if kind in ROW_MAKERS else "classify"
     if task != "classify":
-        rows = ROW_MAKERS[task](12)
+        rows = ROW_MAKERS[task](30) if task == "qa" else ROW_MAKERS[task](12, seed=1)
     data = write_rows(tmp_path / "rows.jsonl", rows)
 
     def run(batch, steps):
@@ -72,7 +72,7 @@ def test_weights_are_the_same_for_8x1_2x4_and_1x8(tiny_without_dropout, tmp_path
         )  # fmt: skip
 
     whole = run(8, 1)
-    assert whole.metrics["data"]["train"] == 11  # a short last batch, which 2x4 divides into 2 and 1
+    assert whole.metrics["data"]["train"] % 8 == 3  # 2x4 divides the last batch into 2 and 1
     before = load_file(tiny_without_dropout / "model.safetensors")
     query = "encoder.layer.0.attention.self.query.weight"
     assert (weights(whole)[f"bert.{query}"] != before[query]).any() == (kind != "frozen")

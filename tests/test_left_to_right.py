@@ -113,7 +113,7 @@ def test_preview_shows_that_nothing_is_masked(cli, text, tiny):
 def test_training_learns_and_transformers_loads_the_checkpoint(text, tmp_path):
     run = pretrained(
         text, tmp_path / "run", objective="ltr", hidden_size=64, num_layers=1, num_heads=2, vocab_size=120,
-        epochs=4, batch_size=8, learning_rate=1e-2,
+        epochs=2, batch_size=8, learning_rate=1e-2,
     )  # fmt: skip
     found = run.metrics["validation"]
     assert set(found) == {"loss", "lm_loss", "lm_accuracy", "perplexity", "bits_per_byte"}

@@ -53,8 +53,8 @@ RUNS = {
 
 def train(kind, model, folder, **options):
     task, settings = RUNS[kind]
-    data = write_rows(folder.parent / "rows.jsonl", ROW_MAKERS[task](48))
-    defaults = {"max_steps": 8, "batch_size": 8, "bf16": False, "output_dir": str(folder)}
+    data = write_rows(folder.parent / "rows.jsonl", ROW_MAKERS[task](36))
+    defaults = {"max_steps": 6, "batch_size": 8, "bf16": False, "output_dir": str(folder)}
     return getattr(bertkit, task)(data=str(data), model=str(model), **defaults | SGD | settings | options)
 
 
@@ -77,7 +77,7 @@ def test_recorded_passes_pretrain_alike(objective, tmp_path, recordings):
     runs = [
         bertkit.pretrain_mlm_nsp(
             data="sample", num_layers=1, hidden_size=32, num_heads=2, vocab_size=200, max_length=32,
-            dropout=0.0, objective=objective, max_steps=6, batch_size=8, output_dir=str(tmp_path / name),
+            dropout=0.0, objective=objective, max_steps=5, batch_size=8, output_dir=str(tmp_path / name),
             cuda_graphs=uses_graphs, **SGD,
         )
         for name, uses_graphs in (("stock", False), ("recorded", True))
