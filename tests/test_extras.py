@@ -1,15 +1,12 @@
 """Optional packages: what works without them, and the extras that the errors name."""
 
-import importlib.metadata
 import importlib.util
-import subprocess
 import sys
 from types import SimpleNamespace
 
 import pytest
 import torch
 from conftest import assert_refused
-from packaging.requirements import Requirement
 from test_report import write_run
 
 from bertkit.utils import compat
@@ -21,23 +18,6 @@ RECORD = {
     "probabilities": {"negative": 0.1, "positive": 0.9},
 }
 CONFIG = {"id2label": {"0": "negative", "1": "positive"}}
-OPTIONAL = [
-    "aiohttp",
-    "fastapi",
-    "kiwipiepy",
-    "matplotlib",
-    "ipywidgets",
-    "onnx",
-    "onnxruntime",
-    "onnxscript",
-    "optuna",
-    "orjson",
-    "peft",
-    "prometheus_client",
-    "ray",
-    "requests",
-    "uvicorn",
-]
 
 
 @pytest.fixture
@@ -92,18 +72,6 @@ def test_missing_aiohttp_is_named_with_its_extra(cli, tmp_path, hide):
     args = ["--data", "http://127.0.0.1:9/a.txt", "-o", tmp_path / "new"]
     words = ["--data http://127.0.0.1:9/a.txt: needs aiohttp", "pip install 'bertkit[http]'"]
     assert_refused(cli, tmp_path, args, words, command="train-tokenizer")
-
-
-@pytest.mark.slow
-def test_a_run_needs_no_optional_package(toy, tiny, tmp_path):
-    requirements = [Requirement(text) for text in importlib.metadata.requires("datasets")]
-    required = {requirement.name for requirement in requirements if requirement.marker is None}
-    optional = sorted(set(OPTIONAL) - required)  # datasets 3.0 requires aiohttp and requests
-    code = f"import sys; sys.modules |= dict.fromkeys({optional}); from bertkit.cli.app import main; main()"
-    args = ["classify", "--data", toy, "--model", tiny, "-o", tmp_path / "run", "--max-steps", 1]
-    done = subprocess.run([sys.executable, "-c", code, *map(str, args)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert "bertkit[report]" in (tmp_path / "run/report.html").read_text("utf-8")
 
 
 # ---- older versions of libraries

@@ -67,17 +67,3 @@ def test_importing_bertkit_limits_spinning(module, monkeypatch):
     code = f"import {module}\n{PRINT_VARIABLES}"
     assert run_python(code, monkeypatch) == SPIN_LIMITS
     assert run_python(code, monkeypatch, OMP_WAIT_POLICY="ACTIVE") == {"OMP_WAIT_POLICY": "ACTIVE"}
-
-
-@pytest.mark.slow
-def test_the_runtime_of_torch_reads_the_limit(monkeypatch):
-    """With OMP_DISPLAY_ENV, OpenMP prints its settings when torch loads it."""
-    monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
-    for name in (*SPIN_LIMITS, *USER_VARIABLES):
-        monkeypatch.delenv(name, raising=False)
-    run = subprocess.run(
-        [sys.executable, "-c", "import bertkit, torch"], capture_output=True, text=True, check=True
-    )
-    if "GOMP_SPINCOUNT" not in run.stderr:
-        pytest.skip("torch uses another runtime than libgomp")
-    assert "GOMP_SPINCOUNT = '1000'" in run.stderr

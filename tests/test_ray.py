@@ -4,7 +4,6 @@ import itertools
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -135,12 +134,6 @@ def test_a_missing_extra_is_named(cli, toy, tmp_path, monkeypatch):
     monkeypatch.setattr(compat, "is_installed", lambda package: package != "ray")
     args = ["classify", "--data", toy, "--folds", 2, "--ray", "auto", "-o", tmp_path / "study"]
     assert_refused(cli, tmp_path, args, ["pip install 'bertkit[ray]'"], "study")
-
-
-@pytest.mark.slow
-def test_ray_is_imported_only_with_the_flag():
-    code = "import sys, bertkit.experiments.study, bertkit.commands.predict; sys.exit('ray' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """Commands import only the libraries that they need, and garbage is collected only after the imports."""
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -7,7 +8,10 @@ import sys
 import pytest
 import transformers
 from conftest import make_toy_rows, write_rows
+from packaging.requirements import Requirement
 from packaging.version import Version
+
+from bertkit.utils.system import SPIN_LIMITS, USER_VARIABLES
 
 pytestmark = pytest.mark.slow
 
@@ -16,9 +20,16 @@ OPTIONAL_MODULES = ["onnx", "onnxruntime", "tensorboard", "torchvision"]  # Trai
 # pandas and datasets need as long as all modules of bertkit; Trainer imports them, prediction does not.
 TRAINING_MODULES = ["bertkit.training.trainer", "datasets", "pandas", "pyarrow", "transformers.trainer"]
 
-RUN_COMMAND = """
-import gc, json, sys
+OPTIONAL_PACKAGES = [
+    "aiohttp", "fastapi", "kiwipiepy", "matplotlib", "ipywidgets", "onnx", "onnxruntime", "onnxscript",
+    "optuna", "orjson", "peft", "prometheus_client", "ray", "requests", "uvicorn",
+]  # fmt: skip
+
+# Each program runs in a fork of one process, in which the command line has been called, and torch imported.
+RUN_EACH = """
+import gc, json, os, sys, tempfile
 from bertkit.cli.app import main
+from bertkit.utils.system import STARTUP_THRESHOLD
 
 def run(arguments):
     sys.argv = ["bertkit", *arguments]
@@ -29,17 +40,36 @@ def describe_process():
     state = {"full_collections": gc.get_stats()[2]["collections"], "frozen": gc.get_freeze_count(),
              "thresholds": gc.get_threshold()}
     return sorted(sys.modules), state
+
+output, sys.stdout = sys.stdout, sys.stderr
+run(["--version"])
+import torch
+for line in sys.stdin:
+    program, argument = json.loads(line)
+    error = tempfile.TemporaryFile()
+    if not (pid := os.fork()):
+        os.dup2(error.fileno(), 2)
+        exec(program)
+        sys.exit()
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    error.seek(0)
+    print(json.dumps([status, error.read().decode()]), file=output, flush=True)
 """
 
-COMMAND = f"""{RUN_COMMAND}
-run(json.loads(sys.argv[1]))
+COMMAND = """
+run(argument)
 print(json.dumps([describe_process()]), file=sys.stderr)
 """
 
-# The first step of a command, then that of a function, then a dry run; the first one imports the libraries.
-FIRST_STEPS = f"""{RUN_COMMAND}
+# A prediction, then the first step of a command, that of a function, and a dry run; then imports.
+FIRST_STEPS = """
 from bertkit.utils.reporting import Reporter, use_reporter
-settings, processes = json.loads(sys.argv[1]), []
+prediction, folder, settings = argument
+run(prediction)
+processes = [describe_process()]
+gc.unfreeze()
+gc.set_threshold(STARTUP_THRESHOLD)  # as if the command was the first one
+os.chdir(folder)
 
 def record(*args, **kwargs):
     processes.append(describe_process())
@@ -57,17 +87,49 @@ try:
 except SystemExit: pass
 run(["classify", *options, "--dry-run"])
 processes.append(describe_process())
-import bertkit.commands.report
-print(json.dumps([*processes, describe_process()]), file=sys.stderr)
+for name in ("bertkit.commands.report", "bertkit.experiments.study"):
+    __import__(name)
+    processes.append(describe_process())
+print(json.dumps(processes), file=sys.stderr)
+"""
+
+WITHOUT_PACKAGES = """
+packages, arguments = argument
+assert not {*packages} & {*sys.modules}
+sys.modules |= dict.fromkeys(packages)
+run(arguments)
 """
 
 
-def run_in_new_process(code, argument, folder=None):
+@pytest.fixture(scope="module")
+def run_program(tmp_path_factory):
+    """Return a function that runs a program in a new process, and returns what it prints to standard error.
+
+    With OMP_DISPLAY_ENV, OpenMP prints its settings when torch loads it; they are in `run_program.openmp`.
+    """
+    file = tmp_path_factory.mktemp("openmp") / "settings"
+    with pytest.MonkeyPatch.context() as monkeypatch, file.open("w") as error:
+        for name in (*SPIN_LIMITS, *USER_VARIABLES):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("OMP_DISPLAY_ENV", "verbose")
+        command = [sys.executable, "-c", RUN_EACH]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": error}
+        process = subprocess.Popen(command, text=True, **pipes)
+
+    def run(program, argument):
+        print(json.dumps([program, argument]), file=process.stdin, flush=True)
+        status, printed = json.loads(process.stdout.readline())
+        assert status == 0, printed
+        return printed
+
+    run.openmp = file
+    yield run
+    process.communicate()
+
+
+def read_processes(printed):
     """Return the names of the imported modules and the state of the collector, as often as described."""
-    command = [sys.executable, "-c", code, json.dumps(argument)]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=folder)
-    assert done.returncode == 0, done.stderr
-    return [(set(modules), state) for modules, state in json.loads(done.stderr.splitlines()[-1])]
+    return [(set(modules), state) for modules, state in json.loads(printed.splitlines()[-1])]
 
 
 def find_imported(modules, unwanted):
@@ -84,18 +146,30 @@ def find_imported(modules, unwanted):
 
 
 @pytest.fixture(scope="module")
-def first_steps(tiny, tmp_path_factory):
-    """The modules and the state of the collector in `bertkit classify`, `train` and `classify --dry-run`.
+def processes(run_program, runs, tiny, tmp_path_factory):
+    """The modules and the state of the collector after `bertkit predict`, and in later steps of its process.
 
-    The last modules are those after the import of `bertkit report`.
+    These are `bertkit classify`, `train`, `classify --dry-run`, and the imports of two modules.
     """
     folder = tmp_path_factory.mktemp("startup")
     write_rows(folder / "toy.jsonl", make_toy_rows(80))
-    return run_in_new_process(FIRST_STEPS, {"data": "toy.jsonl", "model": str(tiny), "max_steps": 1}, folder)
+    prediction = ["predict", str(runs / "classify"), "--text", "a good film"]
+    settings = {"data": "toy.jsonl", "model": str(tiny), "max_steps": 1}
+    return read_processes(run_program(FIRST_STEPS, [prediction, str(folder), settings]))
+
+
+@pytest.fixture(scope="module")
+def prediction(processes):
+    return processes[0]
+
+
+@pytest.fixture(scope="module")
+def first_steps(processes):
+    return processes[1:]
 
 
 def test_first_step_and_dry_run_import_nothing_for_results(first_steps):
-    assert len(first_steps) == 4
+    assert len(first_steps) == 5
     for modules, _ in first_steps[:3]:
         assert "transformers.trainer" in modules
         assert find_imported(modules, [*RESULT_MODULES, *OPTIONAL_MODULES]) == set()
@@ -107,17 +181,16 @@ def test_matplotlib_is_imported_only_for_pages(first_steps):
     assert find_imported(modules, ["matplotlib"]) == set()
 
 
+def test_ray_is_imported_only_with_its_flag(first_steps):
+    modules, _ = first_steps[4]
+    assert {"bertkit.commands.predict", "bertkit.experiments.study"} <= modules
+    assert "ray" not in modules
+
+
 @pytest.mark.cpu  # CUDA freezes objects, too
 def test_callers_of_the_python_function_decide_about_their_own_garbage(first_steps):
     _, state = first_steps[1]
     assert state["frozen"] == 0
-
-
-@pytest.fixture(scope="module")
-def prediction(runs):
-    """The modules and the state of the collector after `bertkit predict`."""
-    [process] = run_in_new_process(COMMAND, ["predict", str(runs / "classify"), "--text", "a good film"])
-    return process
 
 
 def test_predict_imports_nothing_for_training_or_results(prediction):
@@ -147,7 +220,24 @@ def test_classify_collects_garbage_after_the_imports_and_not_during_them(first_s
     Version(transformers.__version__) < Version("5.23"),
     reason="older tokenizers import model code",
 )
-def test_check_imports_no_model_code(toy):
-    [(modules, _)] = run_in_new_process(COMMAND, ["check", "classify", "--data", str(toy)])
+def test_check_imports_no_model_code(run_program, toy):
+    [(modules, _)] = read_processes(run_program(COMMAND, ["check", "classify", "--data", str(toy)]))
     unused = {"transformers.modeling_utils", "transformers.trainer", "torch._dynamo", "scipy", "sklearn"}
     assert not modules & {*unused, *RESULT_MODULES, *OPTIONAL_MODULES}
+
+
+def test_a_run_needs_no_optional_package(run_program, toy, tiny, tmp_path):
+    requirements = [Requirement(text) for text in importlib.metadata.requires("datasets")]
+    required = {requirement.name for requirement in requirements if requirement.marker is None}
+    optional = sorted(set(OPTIONAL_PACKAGES) - required)  # datasets 3.0 requires aiohttp and requests
+    args = ["classify", "--data", toy, "--model", tiny, "-o", tmp_path / "run", "--max-steps", 1]
+    run_program(WITHOUT_PACKAGES, [optional, [*map(str, args)]])
+    assert "bertkit[report]" in (tmp_path / "run/report.html").read_text("utf-8")
+
+
+def test_the_runtime_of_torch_reads_the_limit_of_spinning(run_program):
+    run_program("", None)  # torch is imported
+    printed = run_program.openmp.read_text("utf-8")
+    if "GOMP_SPINCOUNT" not in printed:
+        pytest.skip("torch uses another runtime than libgomp")
+    assert "GOMP_SPINCOUNT = '1000'" in printed
