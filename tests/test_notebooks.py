@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from forked_process import ForkedProcess
 from test_docs import parse
 
 import bertkit
@@ -20,10 +21,11 @@ nbformat = pytest.importorskip("nbformat", reason="the notebooks need nbclient a
 ROOT = Path(__file__).parents[1]
 NOTEBOOKS = sorted((ROOT / "examples").glob("*.ipynb"))
 PARAMETERS = {"num_rows = 800": "num_rows = 48"}  # a few steps are enough to execute every cell
-# The kernel computes the charts, but no other costly parts of a run.
-PREPARE = f"""
+# The kernel is a fork that imports the console again, because it is in a notebook now.
+# It computes the charts, but no other costly parts of a run.
+PREPARE = """
 import sys
-sys.path.insert(0, {str(Path(__file__).parent)!r})
+sys.modules.pop("bertkit.utils.console", None)
 import pytest
 import conftest
 conftest.make_runs_cheap(pytest.MonkeyPatch())
@@ -58,8 +60,10 @@ def executed(tmp_path_factory):
         assert text in training.source
         training.source = training.source.replace(text, shorter)
     notebook.cells.insert(0, nbformat.v4.new_code_cell(PREPARE))
-    folder = tmp_path_factory.mktemp("notebook")
-    client.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(folder)}}).execute()
+    resources = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        monkeypatch.setattr("jupyter_client.launcher.Popen", ForkedProcess)
+        client.NotebookClient(notebook, timeout=300, resources=resources).execute()
     return notebook
 
 
