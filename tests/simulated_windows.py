@@ -76,8 +76,8 @@ def remove_posix() -> None:
     shutil._use_fd_functions = False  # type: ignore[attr-defined]
 
 
-def list_open_files() -> set[str]:
-    """Return the paths of the files that this process has open or mapped into memory."""
+def list_open_files(root: str) -> set[str]:
+    """Return the paths of the files in a directory that this process has open or mapped into memory."""
     files = set()
     for link in os.listdir("/proc/self/fd"):
         try:
@@ -87,8 +87,8 @@ def list_open_files() -> set[str]:
         except OSError:  # the descriptor of the directory itself
             continue
     with open("/proc/self/maps", encoding="utf-8") as maps:
-        files |= {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if " /" in line}
-    return files
+        files |= {line.split(maxsplit=5)[5].rstrip("\n") for line in maps if f" {root}" in line}
+    return {file for file in files if file.startswith(root + os.sep)}
 
 
 def fail(code: int, path: Any) -> None:
@@ -129,8 +129,8 @@ class FileRules:
         if event in ("open", "os.mkdir", "os.rename"):
             for path in paths:
                 self._check_name(path)
-        if event in ("os.rename", "os.remove", "os.rmdir"):
-            open_files = list_open_files()
+        if paths and event in ("os.rename", "os.remove", "os.rmdir"):
+            open_files = list_open_files(self.root)
             for path in paths:
                 if any(file == path or file.startswith(path + os.sep) for file in open_files):
                     fail(SHARING_VIOLATION, path)
@@ -174,7 +174,8 @@ if __name__ == "__main__":
     from bertkit.utils.system import postpone_collection
 
     postpone_collection()  # before torch is imported, as the command line does
-    from conftest import costly_parts, make_runs_cheap  # imports filelock, which must not find fcntl
+    # imports filelock, which must not find fcntl
+    from conftest import costly_parts, freeze_libraries, make_runs_cheap
 
     sys.addaudithook(FileRules(Path.cwd()))
     warnings.filterwarnings("error", category=EncodingWarning, module="bertkit")
@@ -182,3 +183,4 @@ if __name__ == "__main__":
     for command in json.loads(Path(sys.argv[1]).read_text("utf-8")):
         with costly_parts(*["charts"] * (command[0] == "report")):
             print("exit status", run(command), flush=True)
+        freeze_libraries()

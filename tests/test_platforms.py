@@ -123,7 +123,7 @@ def session(tiny, tmp_path_factory):
         ["evaluate", "run", "-o", "scores"],
     ]
     if importlib.util.find_spec("optuna"):
-        commands.append(["study", *train, "--trials", "2", "-o", "study"])
+        commands.append(["study", "classify", *common, "--max-steps", "2", "--trials", "2", "-o", "study"])
     (folder / "commands.json").write_text(json.dumps(commands), "utf-8")
     environment = os.environ | {"PYTHONIOENCODING": "cp949", "BERTKIT_CACHE_DIR": str(folder / "cache")}
     process = subprocess.run(
