@@ -21,6 +21,12 @@ from bertkit.utils import compat, ray_cluster
 from bertkit.utils.reporting import report_warning
 
 pytestmark = pytest.mark.cpu  # the nodes of the cluster have no GPUs
+# No processes that show the state of the cluster, and none before a task needs them.
+HEAD = {
+    "num_cpus": 0, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True,
+    "_system_config": {"prestart_worker_first_driver": False, "enable_worker_prestart": False},
+}  # fmt: skip
+CONFIG = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")  # of a connection
 FLAGS = ["--folds", 2, "--seeds", 2, "--batch-size", 16, "--max-length", 32, "--no-bf16", "--epochs", 30]
 
 
@@ -45,7 +51,7 @@ def cluster():
         monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
         # the code of this process, also if another one is installed
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
+        cluster = Cluster(initialize_head=True, head_node_args=HEAD)
         monkeypatch.setenv("RAY_ADDRESS", cluster.address)
         try:
             yield cluster
@@ -55,18 +61,19 @@ def cluster():
 
 
 @pytest.fixture
-def add_node(cluster):
-    """Return a function that adds a node with one CPU, which is removed after the test."""
-    nodes = []
+def set_nodes(cluster):
+    """Return a function that gives the cluster this number of nodes with one CPU, and returns them.
 
-    def add():
-        nodes.append(cluster.add_node(num_cpus=1))
-        return nodes[-1]
+    The nodes that are alive are used: to start one takes long.
+    """
 
-    yield add
-    for node in nodes:
-        if node in cluster.worker_nodes:
+    def set_count(count):
+        nodes = sorted(cluster.worker_nodes, key=lambda node: node.unique_id)
+        for node in nodes[count:]:
             cluster.remove_node(node, allow_graceful=False)
+        return [*nodes[:count], *(cluster.add_node(num_cpus=1) for _ in range(count - len(nodes)))]
+
+    return set_count
 
 
 def act_when_training(study, action):
@@ -86,28 +93,34 @@ def act_when_training(study, action):
 
 @pytest.mark.slow
 def test_a_stopped_driver_and_a_node_that_dies_leave_the_table_of_one_process(
-    study, cluster, add_node, cli, tmp_path
+    study, cluster, set_nodes, cli, tmp_path
 ):
-    """Also the predictions of the node that is left, which are those of one process."""
+    """Also the predictions of the node that is left, which are those of one process.
+
+    The first study connects itself; the resumed one and the prediction use the connection of the caller.
+    """
     args, whole = study
     status, out, err = cli(*args, "-o", whole, "--json")
     assert status == 0, err
     expected = drop_durations(json.loads(out) | {"output_dir": ""})
-    nodes = [add_node() for _ in range(2)]
+    set_nodes(1)
     folder = tmp_path / "study"
     thread = act_when_training(folder, lambda: os.kill(os.getpid(), signal.SIGTERM))
     status, _, err = cli(*args, "--ray", "auto", "-o", folder)
     assert status == 130, err
     assert f"resume with: bertkit study classify --resume --output-dir {folder} --ray auto" in err
     thread.join()
+    nodes = set_nodes(2)
     thread = act_when_training(folder, lambda: cluster.remove_node(nodes[0], allow_graceful=False))
-    status, out, err = cli("study", "classify", "--resume", "--ray", "auto", "-o", folder, "--json")
-    assert status == 0, err
-    thread.join()
+    predict = ["predict", folder / "folds" / "fold0-seed0", "--data", args[3]]
+    with ray_cluster.connect(CONFIG):
+        status, out, err = cli("study", "classify", "--resume", "--ray", "auto", "-o", folder, "--json")
+        assert status == 0, err
+        thread.join()
+        predicted = cli(*predict, "--ray", "auto")[:2]
     assert drop_durations(json.loads(out) | {"output_dir": ""}) == expected
     assert read_weights(folder) == read_weights(whole)
-    predict = ["predict", folder / "folds" / "fold0-seed0", "--data", args[3]]
-    assert cli(*predict, "--ray", "auto")[:2] == cli(*predict)[:2]
+    assert predicted == cli(*predict)[:2]
 
 
 @pytest.mark.parametrize("command", [*SUITES, "study classify", "ladder classify"])
@@ -226,10 +239,9 @@ def test_the_messages_of_a_run_arrive_before_its_outcome(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_calls_of_processes_and_nodes_that_die_are_made_again(cluster, add_node, tmp_path):
+def test_calls_of_processes_and_nodes_that_die_are_made_again(cluster, set_nodes, tmp_path):
     """Each process loads what it needs once; the nodes that are left have no room for another one."""
-    nodes = [add_node() for _ in range(2)]
-    config = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")
+    nodes = set_nodes(2)
 
     def compute(shared, item):  # pickled by value
         import os
@@ -258,7 +270,7 @@ def test_calls_of_processes_and_nodes_that_die_are_made_again(cluster, add_node,
         (tmp_path / "go").touch()
 
     threading.Thread(target=remove_node, daemon=True).start()
-    with ray_cluster.connect(config) as connected:
+    with ray_cluster.connect(CONFIG) as connected:
         results = list(connected.map_in_order(compute, str(tmp_path), iter_items(), "lost", "retry"))
     assert [item for item, _ in results] == list(iter_items())
     assert len({process for _, process in results}) <= 4  # two, one after a death, and one more
@@ -266,10 +278,9 @@ def test_calls_of_processes_and_nodes_that_die_are_made_again(cluster, add_node,
 
 @pytest.mark.slow
 def test_a_node_that_cannot_start_processes_is_not_tried_until_the_last_row(
-    cluster, add_node, tmp_path, monkeypatch
+    cluster, set_nodes, tmp_path, monkeypatch
 ):
-    for _ in range(2):
-        add_node()
+    set_nodes(2)
 
     class Caller(ray_cluster._Caller):  # pickled by value
         def __init__(self):
@@ -293,10 +304,9 @@ def test_a_node_that_cannot_start_processes_is_not_tried_until_the_last_row(
 
     folder, num_files = str(tmp_path), 1 + 1 + ray_cluster.MAX_RETRIES + 1
     monkeypatch.setattr(ray_cluster, "_Caller", Caller)
-    config = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")
     warnings = []
     monkeypatch.setattr(ray_cluster, "report_warning", warnings.append)
-    with ray_cluster.connect(config) as connected:
+    with ray_cluster.connect(CONFIG) as connected:
         deadline = time.monotonic() + 300
         while connected.count_slots() != 2:  # nodes of an earlier test have not been declared dead
             assert time.monotonic() < deadline
@@ -308,18 +318,17 @@ def test_a_node_that_cannot_start_processes_is_not_tried_until_the_last_row(
 
 
 @pytest.mark.slow
-def test_processes_whose_results_are_no_longer_read_are_ended(cluster, add_node):
+def test_processes_whose_results_are_no_longer_read_are_ended(cluster, set_nodes):
     import ray
 
-    add_node()
-    config = SimpleNamespace(ray="auto", num_cpus=1, num_gpus=0, device="cpu")
+    set_nodes(1)
 
     def fail(shared, item):
         if item == 2:
             raise bertkit.UserError("item 2: is wrong; remove it")
         return item
 
-    with ray_cluster.connect(config) as connected:
+    with ray_cluster.connect(CONFIG) as connected:
         results = connected.map_in_order(fail, None, itertools.count(), "lost", "retry")
         assert [next(results), next(results)] == [0, 1]
         with pytest.raises(bertkit.UserError, match="item 2: is wrong; remove it"):
