@@ -117,6 +117,7 @@ def test_recipes_of_the_task_are_completed_by_their_shortest_name(complete):
 
 def test_datasets_and_files_are_completed(complete, tmp_path):
     assert complete("bertkit ner --data ") == ["sample", *load_dataset_specs()]
+    assert complete("bertkit ner --data wnu") == ["wnut17"]
     (tmp_path / "sales.csv").touch()
     (tmp_path / "zebra.csv").touch()
     assert complete("bertkit ner --data sa") == ["sample", "sales.csv"]
@@ -206,7 +207,6 @@ LINES = {
     "bertkit cla": "classify",
     "bertkit classify --push": "--push-to-hub",
     "bertkit classify --recipe rot": "rotten-tomatoes",
-    "bertkit ner --data wnu": "wnut17",
 }
 
 

@@ -10,10 +10,14 @@ import pytest
 from bertkit.utils import system
 from bertkit.utils.system import SPIN_LIMITS, USER_VARIABLES, limit_spinning, silence_native_warnings
 
-PRINT_VARIABLES = """
-import json, os
-names = *SPIN_LIMITS, "OMP_WAIT_POLICY"
-print(json.dumps({name: os.environ[name] for name in names if name in os.environ}))
+PRINT_VARIABLES = f"""
+import importlib, json, os
+names = *{list(SPIN_LIMITS)}, "OMP_WAIT_POLICY"
+found = []
+for module in ("bertkit", "bertkit.cli.app"):
+    importlib.import_module(module)
+    found.append({{name: os.environ[name] for name in names if name in os.environ}})
+print(json.dumps(found))
 """
 
 
@@ -51,19 +55,15 @@ def test_warnings_of_native_code_are_hidden_unless_the_user_wants_them():
     assert environment == {"TORCH_CPP_LOG_LEVEL": "INFO"}
 
 
-def run_python(code, monkeypatch, **variables):
-    """Run code in a process without OpenMP variables except `variables`; return the output as JSON."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("own", "expected"), [({}, SPIN_LIMITS), ({"OMP_WAIT_POLICY": "ACTIVE"}, {"OMP_WAIT_POLICY": "ACTIVE"})]
+)
+def test_importing_bertkit_limits_spinning(own, expected, monkeypatch):
+    """Also importing the command line."""
     for name in (*SPIN_LIMITS, *USER_VARIABLES):
         monkeypatch.delenv(name, raising=False)
-    for name, value in variables.items():
+    for name, value in own.items():
         monkeypatch.setenv(name, value)
-    code = f"SPIN_LIMITS = {list(SPIN_LIMITS)}\n{code}"
-    return json.loads(subprocess.run([sys.executable, "-c", code], capture_output=True, check=True).stdout)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("module", ["bertkit", "bertkit.cli.app"])
-def test_importing_bertkit_limits_spinning(module, monkeypatch):
-    code = f"import {module}\n{PRINT_VARIABLES}"
-    assert run_python(code, monkeypatch) == SPIN_LIMITS
-    assert run_python(code, monkeypatch, OMP_WAIT_POLICY="ACTIVE") == {"OMP_WAIT_POLICY": "ACTIVE"}
+    done = subprocess.run([sys.executable, "-c", PRINT_VARIABLES], capture_output=True, check=True)
+    assert json.loads(done.stdout) == [expected, expected]

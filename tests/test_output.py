@@ -20,10 +20,13 @@ PRINTERS = [
 # Each command runs in a fork of one process, with its own standard output and standard error. It ends as the
 # process of the command does, because the interpreter writes what is still buffered when it ends.
 RUN_EACH = """
-import json, os, sys, tempfile
+import gc, json, os, sys, tempfile
 import typer.rich_utils
-from bertkit.cli.app import main
+from bertkit.cli.app import app, main
 
+table = typer.main.get_command(app)
+typer.main.get_command = lambda _: table
+gc.freeze()
 outcomes = []
 for args, target in json.loads(sys.argv[1]):
     error = tempfile.TemporaryFile()

@@ -2,7 +2,9 @@
 
 import ast
 import ctypes
+import functools
 import importlib.util
+import io
 import json
 import os
 import re
@@ -14,6 +16,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from bertkit.cli.app import main
 from bertkit.errors import UserError
 from bertkit.models.loading import find_model
 from bertkit.utils import files, system
@@ -29,9 +32,15 @@ SYSTEM_NAMES |= {
 SYSTEM_MODULES = {"fcntl", "resource", "msvcrt", "winreg", "pwd", "grp", "termios"}
 
 
+@functools.cache
+def walk(source):
+    """Return the nodes of the syntax tree of a module."""
+    return list(ast.walk(ast.parse(source)))
+
+
 def find_system_code(source):
     """Return the names in a module that only some operating systems have."""
-    for node in ast.walk(ast.parse(source)):
+    for node in walk(source):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
             name = f"{node.value.id}.{node.attr}"
             if name in SYSTEM_NAMES:
@@ -62,7 +71,7 @@ def find_text_writers(source):
 
     Their files would differ between operating systems. JSON without indentation has no line ends.
     """
-    for call in (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)):
+    for call in (node for node in walk(source) if isinstance(node, ast.Call)):
         name = getattr(call.func, "attr", getattr(call.func, "id", ""))
         if name not in ("open", "fdopen", "write_text"):
             continue
@@ -173,25 +182,21 @@ def test_no_lock_or_partial_file_is_left(session):
 # ---- console
 
 
-RUN_HELP_AND_TABLE = """
-import sys
-from bertkit.cli.app import main
-for arguments in (["--help"], ["data", "ls"]):
-    sys.argv = ["bertkit", *arguments]
-    try: main()
-    except SystemExit as exit: print(exit.code, file=sys.stderr)
-"""
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("encoding", ["cp949", "cp1252", "ascii"])
-def test_help_and_tables_are_printed_in_the_encoding_of_the_console(encoding):
+def test_help_and_tables_are_printed_in_the_encoding_of_the_console(encoding, monkeypatch):
     """Characters that the encoding lacks are replaced, and none of them is an error."""
-    command = [sys.executable, "-c", RUN_HELP_AND_TABLE]
-    process = subprocess.run(command, env=os.environ | {"PYTHONIOENCODING": encoding}, capture_output=True)
-    assert process.returncode == 0, process.stderr
-    assert process.stderr.split() == [b"0", b"0"]
-    text = process.stdout.decode(encoding)
+    streams = {name: io.TextIOWrapper(io.BytesIO(), encoding) for name in ("stdout", "stderr")}
+    for name, stream in streams.items():
+        monkeypatch.setattr(sys, name, stream)
+    for arguments in (["--help"], ["data", "ls"]):
+        monkeypatch.setattr(sys, "argv", ["bertkit", *arguments])
+        with pytest.raises(SystemExit) as stop:
+            main()
+        assert stop.value.code == 0
+    out, err = (stream.buffer.getvalue() for stream in streams.values() if stream.flush() is None)
+    assert err == b""
+    text = out.decode(encoding)
     assert "label-issues" in text
     assert "rotten_tomatoes" in text
 

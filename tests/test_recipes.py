@@ -1,5 +1,6 @@
 """Shipped recipes: each goes through the real parser, from the checkout and from an installed wheel."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import yaml
 from conftest import assert_refused
+from new_process import call_in_new_process
 
 import bertkit
 import recipes as recipe_benchmark
@@ -210,24 +212,33 @@ def test_a_wheel_contains_recipes_samples_and_known_datasets(tmp_path):
     [wheel] = tmp_path.glob("*.whl")
     place = tmp_path / "installed"
     zipfile.ZipFile(wheel).extractall(place)
-    code = (
-        f"import sys, yaml; sys.path.insert(0, {str(place)!r})\n"
-        f"import bertkit; assert {str(place)!r} in bertkit.__file__\n"
-        "from bertkit.settings.recipes import list_shipped_recipes, read_recipe\n"
-        "names = sorted(list_shipped_recipes()); assert len(names) > 1, names\n"
-        "from bertkit.tasks import TASKS, task_class\n"
-        "for name, path in list_shipped_recipes().items():\n"
-        "    kind = task_class(yaml.safe_load(path.read_text())['task'])\n"
-        "    assert read_recipe(name, kind.definition.name, kind.definition.config).settings\n"
-        "from bertkit.tasks.base import Task\n"
-        "from bertkit.data.corpus.documents import find_text; assert find_text('sample').files\n"
-        "from bertkit.data.sources import load_dataset\n"
-        "of_rows = [name for name in TASKS if task_class(name).load_data is Task.load_data]\n"
-        "assert len(of_rows) > 4 and all(load_dataset('sample', task).splits for task in of_rows)\n"
-        "from bertkit.data.sources import load_dataset_specs\n"
-        "assert load_dataset_specs()\n"
-        "print('\\n'.join(names))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
+    done = call_in_new_process(print_installed_recipes, place)
     assert done.returncode == 0, done.stderr
     assert done.stdout.split() == sorted(list_shipped_recipes())
+
+
+def print_installed_recipes(place):
+    """Load all recipes and samples from an installed package, in place of that of this checkout."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "bertkit"]:
+        del sys.modules[name]
+    os.chdir(place)
+    sys.path.insert(0, str(place))
+    import bertkit
+    from bertkit.data.corpus.documents import find_text
+    from bertkit.data.sources import load_dataset, load_dataset_specs
+    from bertkit.settings.recipes import list_shipped_recipes, read_recipe
+    from bertkit.tasks import TASKS, task_class
+    from bertkit.tasks.base import Task
+
+    assert str(place) in bertkit.__file__
+    recipes = list_shipped_recipes()
+    assert len(recipes) > 1, recipes
+    for name, path in recipes.items():
+        definition = task_class(yaml.safe_load(path.read_text())["task"]).definition
+        assert read_recipe(name, definition.name, definition.config).settings
+    assert find_text("sample").files
+    of_rows = [name for name in TASKS if task_class(name).load_data is Task.load_data]
+    assert len(of_rows) > 4
+    assert all(load_dataset("sample", task).splits for task in of_rows)
+    assert load_dataset_specs()
+    print(*sorted(recipes), sep="\n")

@@ -11,7 +11,7 @@ import pkgutil
 import re
 import sys
 import textwrap
-from functools import reduce
+from functools import cache, reduce
 from pathlib import Path
 
 import pytest
@@ -142,6 +142,7 @@ def find_inherited_names(own_class):
     }
 
 
+@cache
 def read_source(one):
     """Return the source code of a class, or the empty string if it is compiled."""
     try:
