@@ -28,6 +28,7 @@ from bertkit.cli.app import app, main
 
 os.environ["_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION"] = "1"  # the shell is an argument
 table = typer.main.get_command(app)
+table.commands["env"].make_context("env", [], resilient_parsing=True)  # imports what parsing needs
 typer.main.get_command = lambda _: table
 gc.freeze()
 for line in sys.stdin:

@@ -37,6 +37,7 @@ from bertkit.cli.app import app, main
 
 commands, heavy = json.loads(sys.argv[1])
 table = typer.main.get_command(app)
+table.commands["env"].make_context("env", [], resilient_parsing=True)  # imports what parsing needs
 typer.main.get_command = lambda _: table
 gc.freeze()
 for args in commands:

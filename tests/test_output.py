@@ -25,6 +25,7 @@ import typer.rich_utils
 from bertkit.cli.app import app, main
 
 table = typer.main.get_command(app)
+table.commands["env"].make_context("env", [], resilient_parsing=True)  # imports what parsing needs
 typer.main.get_command = lambda _: table
 gc.freeze()
 outcomes = []
