@@ -16,6 +16,7 @@ from test_docs import parse
 
 import data_scale
 import docs_page
+import flops
 import gpu
 import gpu_checks
 import gpu_step
@@ -293,7 +294,15 @@ def test_the_page_shows_the_newest_table_and_marks_what_is_slower(machine, cells
 # ---- GPU
 
 
+@pytest.fixture
+def tiny_products(monkeypatch):
+    """Make the small models tiny, and measure the rate of the CPU with small matrices."""
+    monkeypatch.setitem(gpu_step.SHAPES, "small", gpu_step.SMALL_SHAPE)
+    monkeypatch.setattr(flops, "CPU_SHAPE", (64, 64, 64))
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("tiny_products")
 @pytest.mark.parametrize("variant", ["Trainer, fp32", PACKED])
 @pytest.mark.parametrize(
     ("work", "size"),
@@ -338,6 +347,7 @@ def test_a_case_that_does_not_exist_is_refused(capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("tiny_products")
 def test_resume_is_checked_with_and_without_determinism_and_fp16():
     setup = next(setup for setup in SMALL if str(setup) == "bertkit, fp32")
     setup = dataclasses.replace(setup, steps=1, length=16)  # interrupted after the warm-up step
