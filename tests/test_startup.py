@@ -29,7 +29,6 @@ OPTIONAL_PACKAGES = [
 RUN_EACH = """
 import gc, json, os, sys, tempfile
 from bertkit.cli.app import main
-from bertkit.utils.system import STARTUP_THRESHOLD
 
 def run(arguments):
     sys.argv = ["bertkit", *arguments]
@@ -61,15 +60,13 @@ run(argument)
 print(json.dumps([describe_process()]), file=sys.stderr)
 """
 
-# A prediction, then the first step of a command, that of a function, and a dry run; then imports.
+# A check of data, then the first step of a command, that of a function, and a dry run; then imports.
 FIRST_STEPS = """
 from bertkit.utils.reporting import Reporter, use_reporter
-prediction, folder, settings = argument
-run(prediction)
-processes = [describe_process()]
-gc.unfreeze()
-gc.set_threshold(STARTUP_THRESHOLD)  # as if the command was the first one
+folder, settings = argument
 os.chdir(folder)
+run(["check", "classify", "--data", settings["data"]])
+processes = [describe_process()]
 
 def record(*args, **kwargs):
     processes.append(describe_process())
@@ -87,7 +84,7 @@ try:
 except SystemExit: pass
 run(["classify", *options, "--dry-run"])
 processes.append(describe_process())
-for name in ("bertkit.commands.report", "bertkit.experiments.study"):
+for name in ("bertkit.commands.report", "bertkit.commands.predict", "bertkit.experiments.study"):
     __import__(name)
     processes.append(describe_process())
 print(json.dumps(processes), file=sys.stderr)
@@ -146,21 +143,15 @@ def find_imported(modules, unwanted):
 
 
 @pytest.fixture(scope="module")
-def processes(run_program, runs, tiny, tmp_path_factory):
-    """The modules and the state of the collector after `bertkit predict`, and in later steps of its process.
+def processes(run_program, tiny, tmp_path_factory):
+    """The modules and the state of the collector after `bertkit check`, and in later steps of its process.
 
-    These are `bertkit classify`, `train`, `classify --dry-run`, and the imports of two modules.
+    These are `bertkit classify`, `train`, `classify --dry-run`, and the imports of three modules.
     """
     folder = tmp_path_factory.mktemp("startup")
     write_rows(folder / "toy.jsonl", make_toy_rows(80))
-    prediction = ["predict", str(runs / "classify"), "--text", "a good film"]
     settings = {"data": "toy.jsonl", "model": str(tiny), "max_steps": 1}
-    return read_processes(run_program(FIRST_STEPS, [prediction, str(folder), settings]))
-
-
-@pytest.fixture(scope="module")
-def prediction(processes):
-    return processes[0]
+    return read_processes(run_program(FIRST_STEPS, [str(folder), settings]))
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +160,7 @@ def first_steps(processes):
 
 
 def test_first_step_and_dry_run_import_nothing_for_results(first_steps):
-    assert len(first_steps) == 5
+    assert len(first_steps) == 6
     for modules, _ in first_steps[:3]:
         assert "transformers.trainer" in modules
         assert find_imported(modules, [*RESULT_MODULES, *OPTIONAL_MODULES]) == set()
@@ -182,7 +173,7 @@ def test_matplotlib_is_imported_only_for_pages(first_steps):
 
 
 def test_ray_is_imported_only_with_its_flag(first_steps):
-    modules, _ = first_steps[4]
+    modules, _ = first_steps[5]
     assert {"bertkit.commands.predict", "bertkit.experiments.study"} <= modules
     assert "ray" not in modules
 
@@ -191,6 +182,14 @@ def test_ray_is_imported_only_with_its_flag(first_steps):
 def test_callers_of_the_python_function_decide_about_their_own_garbage(first_steps):
     _, state = first_steps[1]
     assert state["frozen"] == 0
+
+
+@pytest.fixture(scope="module")
+def prediction(run_program, runs):
+    """The modules and the state of the collector after `bertkit predict`."""
+    command = ["predict", str(runs / "classify"), "--text", "a good film"]
+    [process] = read_processes(run_program(COMMAND, command))
+    return process
 
 
 def test_predict_imports_nothing_for_training_or_results(prediction):
@@ -220,8 +219,8 @@ def test_classify_collects_garbage_after_the_imports_and_not_during_them(first_s
     Version(transformers.__version__) < Version("5.23"),
     reason="older tokenizers import model code",
 )
-def test_check_imports_no_model_code(run_program, toy):
-    [(modules, _)] = read_processes(run_program(COMMAND, ["check", "classify", "--data", str(toy)]))
+def test_check_imports_no_model_code(processes):
+    modules, _ = processes[0]
     unused = {"transformers.modeling_utils", "transformers.trainer", "torch._dynamo", "scipy", "sklearn"}
     assert not modules & {*unused, *RESULT_MODULES, *OPTIONAL_MODULES}
 

@@ -71,10 +71,10 @@ def parse_modules():
     return {path: ast.parse(path.read_text("utf-8")) for path in sorted((ROOT / "bertkit").rglob("*.py"))}
 
 
-def find_own_names(trees):
+def find_own_names(nodes):
     """Return the names that bertkit itself defines: functions, classes, variables, attributes of `self`."""
     names = set()
-    for node in (node for tree in trees for node in ast.walk(tree)):
+    for node in nodes:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             names.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -112,8 +112,9 @@ def is_other_package(module):
 
 def find_accessed_names(trees):
     """Return the private names that bertkit uses and does not define."""
-    names = {name for tree in trees for node in ast.walk(tree) for name in list_names(node)}
-    return {name for name in names if PRIVATE.fullmatch(name)} - find_own_names(trees) - NOT_PRIVATE
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    names = {name for node in nodes for name in list_names(node)}
+    return {name for name in names if PRIVATE.fullmatch(name)} - find_own_names(nodes) - NOT_PRIVATE
 
 
 def iter_classes():
