@@ -1,5 +1,6 @@
 """`bertkit calibrate`: the temperature is fitted on labeled rows, and is part of the output layer."""
 
+import functools
 import json
 import re
 import shutil
@@ -9,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ROW_MAKERS, assert_refused, make_toy_rows, save_tiny_model, write_rows
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import bertkit
 from bertkit.commands import calibrate
@@ -52,19 +53,29 @@ def few_rows(monkeypatch):
     monkeypatch.setattr(calibrate, "describe_no_gain", lambda *_: None)
 
 
+@pytest.fixture(scope="module")
+def originals(runs, tmp_path_factory):
+    """The directory of the run of each task; the logits of that of swag differ, unlike those of `runs`."""
+    swag = shutil.copytree(runs / "swag", tmp_path_factory.mktemp("calibrate") / "swag")
+    weights = load_file(swag / "model.safetensors")
+    weights["classifier.weight"] *= 100
+    save_file(weights, swag / "model.safetensors", {"format": "pt"})
+    return {task: runs / task for task in TASKS} | {"swag": swag}
+
+
+@pytest.fixture(scope="module")
+def labeled(originals):
+    """Return a function that returns the rows of `make_rows` for the run of a task."""
+    return functools.cache(lambda task, **options: make_rows(originals[task], task, **options))
+
+
 @pytest.fixture
-def copied(runs, tiny, tmp_path):
+def copied(originals, labeled, tmp_path):
     """Return a function that copies the run of a task, and writes rows to calibrate it on."""
 
     def copy(task="classify", **options):
-        run = tmp_path / "run"
-        if task == "swag":  # the logits of the copied run would hardly differ
-            data = runs / "swag.jsonl"
-            settings = {"epochs": 6, "batch_size": 8, "learning_rate": 3e-3, "bf16": False}
-            bertkit.swag(data=data, model=tiny, output_dir=run, **settings)
-        else:
-            shutil.copytree(runs / task, run)
-        return run, write_rows(tmp_path / "rows.jsonl", make_rows(run, task, **options))
+        run = shutil.copytree(originals[task], tmp_path / "run")
+        return run, write_rows(tmp_path / "rows.jsonl", labeled(task, **options))
 
     return copy
 
@@ -192,10 +203,10 @@ def test_a_copy_that_cannot_be_written_leaves_nothing(copied, tmp_path, monkeypa
         assert not copy.exists() or not any(copy.iterdir())
 
 
-def test_earlier_rows_have_no_effect_on_the_next_temperature(copied, tmp_path):
+def test_earlier_rows_have_no_effect_on_the_next_temperature(copied, labeled, tmp_path):
     run, data = copied()
     other_run = shutil.copytree(run, tmp_path / "other")
-    other_data = write_rows(tmp_path / "other.jsonl", make_rows(run, "classify", count=100, seed=8))
+    other_data = write_rows(tmp_path / "other.jsonl", labeled("classify", count=90, seed=9))
     bertkit.calibrate(run, data=data)
     second = bertkit.calibrate(run, data=other_data)
     only = bertkit.calibrate(other_run, data=other_data)
@@ -210,7 +221,7 @@ def test_the_validation_rows_of_the_run_are_the_default(cli, tiny, tmp_path, few
         row["label"] = "negative" if index % 3 == 0 else row["label"]
     data = write_rows(tmp_path / "noisy.jsonl", rows)
     bertkit.classify(
-        data=data, model=tiny, output_dir="run", epochs=3, learning_rate=3e-3, max_length=32, bf16=False
+        data=data, model=tiny, output_dir="run", max_steps=20, learning_rate=3e-3, max_length=32, bf16=False
     )
     status, out, err = cli("calibrate", "run")
     assert status == 0, err
@@ -252,8 +263,8 @@ def test_label_sets_are_calibrated(tiny, tmp_path):
 def test_heads_of_bertkit_are_calibrated(tiny, tmp_path, task, settings):
     if "features" in settings:
         tiny = save_tiny_model(tmp_path / "deep", num_hidden_layers=4)
-    data = write_rows(tmp_path / "train.jsonl", ROW_MAKERS[task](40))
-    getattr(bertkit, task)(data=data, model=tiny, output_dir="run", max_steps=3, bf16=False, **settings)
+    data = write_rows(tmp_path / "train.jsonl", ROW_MAKERS[task](20))
+    getattr(bertkit, task)(data=data, model=tiny, output_dir="run", max_steps=1, bf16=False, **settings)
     new = write_rows(tmp_path / "new.jsonl", make_rows("run", task))
     rows = ROW_MAKERS[task](20, seed=11)
     before = compute_logits("run", rows)
@@ -261,7 +272,9 @@ def test_heads_of_bertkit_are_calibrated(tiny, tmp_path, task, settings):
     assert compute_logits("run", rows) * temperature == pytest.approx(before, abs=1e-5)
 
 
-def test_a_run_on_data_objects_gets_the_object_again(tiny):
+def test_a_run_on_data_objects_gets_an_object_with_a_warning_if_it_is_another_one(tiny, monkeypatch):
+    warnings = []
+    monkeypatch.setattr(Reporter, "warn", lambda _, message: warnings.append(message))
     rows = make_toy_rows(150)
     for index, row in enumerate(rows):
         row["label"] = "negative" if index % 3 == 0 else row["label"]
@@ -269,6 +282,10 @@ def test_a_run_on_data_objects_gets_the_object_again(tiny):
     with pytest.raises(bertkit.UserError, match=r"bertkit\.calibrate\(run='run', data=\.\.\.\)"):
         bertkit.calibrate("run")
     assert bertkit.calibrate("run", data=rows).calibration["data"]["rows"] == 15
+    assert "is not the data of this run" not in "".join(warnings)
+    new = make_rows("run", "classify")
+    assert bertkit.calibrate("run", data=new).calibration["data"]["rows"] == len(new)
+    assert "`data` is not the data of this run" in "".join(warnings)
 
 
 @pytest.mark.parametrize(("after", "has_gain"), [(0.59, True), (0.6, False)])
@@ -324,15 +341,6 @@ def test_several_copies_of_a_run_are_calibrated_at_the_same_time(copied, tmp_pat
         bertkit.calibrate(run, data=rows, output_dir=tmp_path / "third")
 
 
-def test_a_run_on_data_objects_is_calibrated_on_other_objects_with_a_warning(tiny, monkeypatch):
-    warnings = []
-    monkeypatch.setattr(Reporter, "warn", lambda _, message: warnings.append(message))
-    bertkit.classify(data=make_toy_rows(60), model=tiny, output_dir="run", max_steps=3, bf16=False)
-    new = make_rows("run", "classify")
-    assert bertkit.calibrate("run", data=new).calibration["data"]["rows"] == len(new)
-    assert "`data` is not the data of this run" in "".join(warnings)
-
-
 def test_a_model_that_continues_from_a_calibrated_run_is_not_calibrated(copied, toy):
     run, data = copied()
     bertkit.calibrate(run, data=data)
@@ -363,7 +371,7 @@ def curved(tiny, tmp_path_factory):
     """Return a run, and rows on which it is right if it is confident, and guesses if it is not."""
     folder = tmp_path_factory.mktemp("curved")
     data = write_rows(folder / "train.jsonl", make_toy_rows(60))
-    settings = {"epochs": 8, "batch_size": 8, "learning_rate": 3e-3, "bf16": False}
+    settings = {"epochs": 3, "batch_size": 8, "learning_rate": 1e-2, "bf16": False}
     run = bertkit.classify(data=data, model=tiny, output_dir=folder / "run", **settings).output_dir
     rows = make_toy_rows(400, seed=7)
     records = list(bertkit.predict(run, data=rows, all_scores=True))
@@ -406,24 +414,24 @@ def test_the_output_layer_approximates_a_temperature_that_depends_on_the_margin(
 def test_an_earlier_calibration_of_each_kind_has_no_effect(curved, tmp_path):
     run, data = curved
     few = [json.loads(line) for line in data.read_text("utf-8").splitlines()][:100]
-    for rows, others, name in [(few, data, "few"), (data, few, "curved")]:
-        bertkit.calibrate(run, data=rows, output_dir=tmp_path / name)
-        bertkit.calibrate(run, data=others, output_dir=tmp_path / "other")
-        again = bertkit.calibrate(tmp_path / "other", data=rows, output_dir=tmp_path / "again")
-        ours, theirs = (load_file(tmp_path / folder / "model.safetensors") for folder in (name, "again"))
+    rows = {"few": few, "curved": data}
+    for name in rows:
+        bertkit.calibrate(run, data=rows[name], output_dir=tmp_path / name)
+    for name, other in [("few", "curved"), ("curved", "few")]:
+        output_dir = tmp_path / f"{name} after {other}"
+        again = bertkit.calibrate(tmp_path / other, data=rows[name], output_dir=output_dir)
+        ours, theirs = (load_file(folder / "model.safetensors") for folder in (tmp_path / name, output_dir))
         for key, tensor in ours.items():
             torch.testing.assert_close(tensor, theirs[key])
         temperature = read_temperature(tmp_path / name)
         assert (temperature is None) == (name == "curved")
         assert again.temperature == (temperature and pytest.approx(temperature, rel=1e-5))
-        shutil.rmtree(tmp_path / "other")
-        shutil.rmtree(tmp_path / "again")
 
 
 # ---- interruptions
 
 
-def test_a_failed_write_leaves_the_run_unchanged(copied, monkeypatch):
+def test_a_failed_write_leaves_the_run_unchanged(copied, labeled, monkeypatch):
     run, data = copied()
     bertkit.calibrate(run, data=data)
     before = {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()}
@@ -433,14 +441,14 @@ def test_a_failed_write_leaves_the_run_unchanged(copied, monkeypatch):
 
     monkeypatch.setattr("bertkit.models.heads.save_file", fail)
     with pytest.raises(bertkit.UserError, match="cannot be written"):
-        bertkit.calibrate(run, data=make_rows(run, "classify", count=90, seed=9))
+        bertkit.calibrate(run, data=labeled("classify", count=90, seed=9))
     assert {path.name: path.read_bytes() for path in run.iterdir() if path.is_file()} == before
 
 
-def test_an_interrupt_after_the_weights_leaves_a_valid_run(copied, monkeypatch):
+def test_an_interrupt_after_the_weights_leaves_a_valid_run(copied, labeled, monkeypatch):
     run, data = copied()
     bertkit.calibrate(run, data=data)
-    new_rows = make_rows(run, "classify", count=90, seed=9)
+    new_rows = labeled("classify", count=90, seed=9)
 
     calls = []
 
@@ -487,6 +495,21 @@ def test_an_exported_model_is_refused(runs, cli, tmp_path):
     assert_refused(cli, tmp_path, [run], ["is an exported model", "calibrate the run"], "calibrate")
 
 
+@pytest.fixture(scope="module")
+def wrong_files(runs, tmp_path_factory):
+    """The folder of files whose rows do not determine a temperature."""
+    folder, rows = tmp_path_factory.mktemp("wrong"), make_toy_rows(30, seed=5)
+    predicted = [record["predicted"] for record in bertkit.load(runs / "classify").predict(rows)]
+    correct = [row | {"label": label} for row, label in zip(rows, predicted, strict=True)]
+    wrong = [row | {"label": make_wrong("classify", row, row["label"])} for row in correct]
+    write_rows(folder / "few.jsonl", rows[:9])
+    write_rows(folder / "equal.jsonl", rows[:1] * 20)
+    write_rows(folder / "unlabeled.jsonl", [{"text": row["text"]} for row in rows])
+    write_rows(folder / "correct.jsonl", correct)
+    write_rows(folder / "wrong.jsonl", wrong)
+    return folder
+
+
 @pytest.mark.parametrize(
     ("flags", "words"),
     [
@@ -501,17 +524,11 @@ def test_an_exported_model_is_refused(runs, cli, tmp_path):
         (["--encoding", "latin-1"], ["--encoding: applies only to --data"]),
     ],
 )
-def test_rows_that_do_not_determine_a_temperature_are_refused(copied, cli, tmp_path, flags, words):
+def test_rows_that_do_not_determine_a_temperature_are_refused(
+    copied, wrong_files, cli, tmp_path, flags, words
+):
     run, _ = copied()
-    rows = make_toy_rows(30, seed=5)
-    predicted = [record["predicted"] for record in bertkit.load(run).predict(rows)]
-    correct = [row | {"label": label} for row, label in zip(rows, predicted, strict=True)]
-    wrong = [row | {"label": make_wrong("classify", row, row["label"])} for row in correct]
-    write_rows(tmp_path / "few.jsonl", rows[:9])
-    write_rows(tmp_path / "equal.jsonl", rows[:1] * 20)
-    write_rows(tmp_path / "unlabeled.jsonl", [{"text": row["text"]} for row in rows])
-    write_rows(tmp_path / "correct.jsonl", correct)
-    write_rows(tmp_path / "wrong.jsonl", wrong)
+    shutil.copytree(wrong_files, tmp_path, dirs_exist_ok=True)
     weights = (run / "model.safetensors").read_bytes()
     assert_refused(cli, tmp_path, [run, *flags], words, "calibrate")
     assert (run / "model.safetensors").read_bytes() == weights
