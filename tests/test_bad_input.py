@@ -365,20 +365,19 @@ def test_validation_fraction_with_validation_rows_is_reported(cli, tiny, toy, tm
 
 
 @pytest.mark.slow
-def test_overwrite_is_needed_to_replace_a_run_and_keeps_other_files(cli, tiny, toy, tmp_path):
-    args = ["--data", toy, "--model", tiny, "--output-dir", tmp_path / "run", "--max-steps", 1]
-    assert cli("classify", *args)[0] == 0
-    (tmp_path / "run" / "notes.txt").write_text("mine")
+def test_overwrite_is_needed_to_replace_a_run_and_keeps_other_files(cli, runs, tiny, toy, tmp_path):
+    run = shutil.copytree(runs / "classify", tmp_path / "run")
+    args = ["--data", toy, "--model", tiny, "--output-dir", run, "--max-steps", 1]
+    (run / "notes.txt").write_text("mine")
     assert_refused(cli, tmp_path, args, ["contains a run", "--overwrite", "--resume"])
     assert cli("classify", *args, "--overwrite")[0] == 0
-    assert (tmp_path / "run" / "notes.txt").read_text() == "mine"
+    assert (run / "notes.txt").read_text() == "mine"
 
 
 @pytest.mark.slow
-def test_an_overwrite_with_a_bad_flag_keeps_the_old_run(cli, tiny, toy, tmp_path):
-    run = tmp_path / "run"
+def test_an_overwrite_with_a_bad_flag_keeps_the_old_run(cli, runs, tiny, toy, tmp_path):
+    run = shutil.copytree(runs / "classify", tmp_path / "run")
     args = ["--data", toy, "--model", tiny, "--output-dir", run, "--max-steps", 1]
-    assert cli("classify", *args)[0] == 0
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
     assert_refused(cli, tmp_path, [*args, "--overwrite", "--max-length", 999], ["--max-length"])
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
@@ -430,11 +429,10 @@ def test_texts_in_a_script_that_the_vocabulary_lacks_are_reported(cli, tiny, tmp
 
 
 @pytest.mark.slow
-def test_a_failed_overwrite_restores_the_old_run(cli, tiny, toy, tmp_path):
-    run = tmp_path / "run"
-    args = ["--data", toy, "--model", tiny, "--output-dir", run, "--batch-size", 8]
-    assert cli("classify", *args, "--max-steps", 1)[0] == 0
+def test_a_failed_overwrite_restores_the_old_run(cli, runs, tiny, toy, tmp_path):
+    run = shutil.copytree(runs / "classify", tmp_path / "run")
     before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    args = ["--data", toy, "--model", tiny, "--output-dir", run, "--batch-size", 8]
     args += ["--overwrite", "--lr", "1e30", "--warmup", 0]
     assert_refused(cli, tmp_path, args, ["--learning-rate"])
     assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before

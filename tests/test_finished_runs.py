@@ -41,11 +41,24 @@ RESULTS = ["validation", "test", "details"]  # sections of metrics.json
 NOT_EVALUATED = {"replaced-tokens": {"majority"}}  # baselines that only training computes
 
 
+@pytest.fixture(scope="module")
+def shared_copy(tmp_path_factory):
+    """A copy that nobody changes."""
+    return shutil.copytree(FINISHED_RUNS, tmp_path_factory.mktemp("finished") / "runs")
+
+
 @pytest.fixture
-def runs(tmp_path):
-    """A copy in the working directory, to which their paths are relative."""
-    shutil.copytree(FINISHED_RUNS, tmp_path, dirs_exist_ok=True)
+def runs(shared_copy, tmp_path):
+    """Links to them in the working directory, to which their paths are relative."""
+    for path in shared_copy.iterdir():
+        (tmp_path / path.name).symlink_to(path)
     return tmp_path
+
+
+@pytest.fixture
+def own_runs(tmp_path):
+    """A copy of them in the working directory that the test changes."""
+    return shutil.copytree(FINISHED_RUNS, tmp_path, dirs_exist_ok=True)
 
 
 def read_json(path):
@@ -184,22 +197,22 @@ def test_temperature_threshold_and_abstention_are_applied(runs):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["classify", "calibrated"])
-def test_calibrating_again_fits_the_stored_values(runs, name, monkeypatch):
+def test_calibrating_again_fits_the_stored_values(own_runs, name, monkeypatch):
     monkeypatch.setattr(calibrate, "describe_no_gain", lambda *_: None)  # that was only a warning
-    stored = read_json(runs / "calibrated" / "calibration.json")
+    stored = read_json(own_runs / "calibrated" / "calibration.json")
     result = bertkit.calibrate(name, threshold="f1", coverage=0.8)
     assert_close(result.calibration, stored, 1e-3)
-    assert (runs / name / "README.md").read_text().count("calibrat")
+    assert (own_runs / name / "README.md").read_text().count("calibrat")
 
 
 # ---- studies
 
 
-def test_label_issues_are_the_stored_ones(runs):
-    stored = read_predictions(runs / "study", "label_issues.jsonl")
-    (runs / "study" / "label_issues.jsonl").unlink()
+def test_label_issues_are_the_stored_ones(own_runs):
+    stored = read_predictions(own_runs / "study", "label_issues.jsonl")
+    (own_runs / "study" / "label_issues.jsonl").unlink()
     assert bertkit.label_issues("study").records == stored
-    assert read_predictions(runs / "study", "label_issues.jsonl") == stored
+    assert read_predictions(own_runs / "study", "label_issues.jsonl") == stored
 
 
 def test_members_of_an_ensemble_are_used_like_other_runs(runs):
@@ -214,18 +227,18 @@ def test_members_of_an_ensemble_are_used_like_other_runs(runs):
 
 @pytest.mark.slow
 @pytest.mark.intervals
-def test_the_results_of_a_study_are_computed_again_without_training(runs):
-    stored = read_json(runs / "study" / "study.json")
-    shutil.rmtree(runs / "study" / "ensemble")
+def test_the_results_of_a_study_are_computed_again_without_training(own_runs):
+    stored = read_json(own_runs / "study" / "study.json")
+    shutil.rmtree(own_runs / "study" / "ensemble")
     for name in ("study.json", "metrics.json", "out_of_fold.jsonl"):
-        (runs / "study" / name).unlink()
-    kept = [*runs.glob("study/**/*.safetensors"), *runs.glob("study/**/metrics.json")]
+        (own_runs / "study" / name).unlink()
+    kept = [*own_runs.glob("study/**/*.safetensors"), *own_runs.glob("study/**/metrics.json")]
     before = {path: path.read_bytes() for path in kept}
     metrics = bertkit.study("classify", resume=True, output_dir="study").metrics
     assert {path: path.read_bytes() for path in kept} == before
-    assert (runs / "study" / "ensemble" / "ensemble.json").exists()
+    assert (own_runs / "study" / "ensemble" / "ensemble.json").exists()
     predictions = read_predictions(FINISHED_RUNS / "study", "out_of_fold.jsonl")
-    assert_close(read_predictions(runs / "study", "out_of_fold.jsonl"), predictions)
+    assert_close(read_predictions(own_runs / "study", "out_of_fold.jsonl"), predictions)
     for results in (metrics, stored):
         results["baselines"].pop("linear_probe", None)
         times = [name for name in results["ensemble"] if "seconds" in name]

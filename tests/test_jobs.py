@@ -129,6 +129,7 @@ def test_a_study_whose_process_was_killed_and_then_interrupted_is_resumed(
     cli, data, small, tmp_path, when_training
 ):
     args = ["study", "classify", "--data", data, "--model", small, *FLAGS, "--epochs", 30]
+    args += ["--batch-size", 32]  # one step an epoch, because only the number of checkpoints matters
     assert cli(*args, "-o", tmp_path / "whole")[0] == 0
     folder = tmp_path / "study"
     when_training(folder, lambda: multiprocessing.active_children()[0].kill())

@@ -162,17 +162,18 @@ def test_a_dry_run_creates_no_repository(cli, account, toy, tiny, tmp_path):
 # ---- afterwards
 
 
-@pytest.mark.parametrize("fails", ["_commit", "_batch", "_validate"])
-def test_an_upload_that_fails_loses_nothing(cli, account, toy, tiny, tmp_path, monkeypatch, fails):
+def test_an_upload_that_fails_loses_nothing(cli, account, toy, tiny, tmp_path, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)  # between the library's own attempts
-    run, account.fails = tmp_path / "a run", fails
-    status, _, err = cli("classify", *arguments(toy, tiny, run), "--push-to-hub", "--hub-model-id", "team/it")
-    assert (status, account.commits) == (2, [])
-    last = err.splitlines()[-1]
-    assert "the run is finished, but was not uploaded" in last
+    run = tmp_path / "a run"
+    command = ["classify", *arguments(toy, tiny, run), "--push-to-hub", "--hub-model-id", "team/it"]
+    for account.fails in ("_commit", "_batch", "_validate"):
+        status, _, err = cli(*command)
+        assert (status, account.commits) == (2, []), account.fails
+        last = err.splitlines()[-1]
+        assert "the run is finished, but was not uploaded" in last
+        command = shlex.split(last.partition("upload it with: bertkit ")[2])
     account.fails = ""
-    again = shlex.split(last.partition("upload it with: bertkit ")[2])
-    status, out, err = cli(*again)
+    status, out, err = cli(*command)
     assert status == 0, err
     assert "accuracy" in out
     assert set(account.commits[0][1]) == UPLOADED

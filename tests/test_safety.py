@@ -44,7 +44,7 @@ def original_run(tiny, tmp_path_factory):
         monkeypatch.setenv("BERTKIT_CACHE_DIR", str(folder / "cache"))
         send_sigterm_after(monkeypatch, 3)
         with pytest.raises(RunInterrupted):
-            bertkit.classify(data=data, model=tiny, output_dir=folder / "run", epochs=2, batch_size=8)
+            bertkit.classify(data=data, model=tiny, output_dir=folder / "run", max_steps=6, batch_size=8)
     return folder / "run"
 
 
