@@ -130,8 +130,10 @@ UNTIL_TIED = {"batch_size": 16, "learning_rate": 1e-2, "epochs": 10, "early_stop
 def tied(tiny, tmp_path_factory):
     """A run that stops early, because several epochs have the highest score."""
     folder = tmp_path_factory.mktemp("tied")
-    data = write_rows(folder / "toy.jsonl", make_toy_rows(100, longest=4))
-    return bertkit.classify(data=data, model=tiny, output_dir=folder / "run", **UNTIL_TIED)
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(96, longest=4))
+    validation = write_rows(folder / "other.jsonl", make_toy_rows(10, seed=1, longest=2))
+    files = {"data": data, "validation": validation}
+    return bertkit.classify(**files, model=tiny, output_dir=folder / "run", **UNTIL_TIED)
 
 
 def test_of_equal_scores_the_one_with_the_lowest_loss_is_kept(tied):
@@ -157,8 +159,9 @@ def test_resumed_run_breaks_ties_like_an_uninterrupted_one(tied, cli, tiny, tmp_
     whole, resumed = tied.output_dir, tmp_path / "resumed"
     stop = read_best_step(whole)[1][-1]["step"] - 3  # in the last epoch, after the first tie
     stop_at(stop)
+    files = {"data": whole.parent / "toy.jsonl", "validation": whole.parent / "other.jsonl"}
     with pytest.raises(RunInterrupted):
-        bertkit.classify(data=whole.parent / "toy.jsonl", model=tiny, output_dir=resumed, **UNTIL_TIED)
+        bertkit.classify(**files, model=tiny, output_dir=resumed, **UNTIL_TIED)
     assert cli("classify", "--resume", "-o", resumed)[0] == 0
     assert read_best_step(whole) == read_best_step(resumed)
     before = [entry["eval_accuracy"] for entry in read_best_step(whole)[1] if entry["step"] < stop]

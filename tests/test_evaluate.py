@@ -105,7 +105,7 @@ def test_two_runs_are_compared_on_the_same_rows(runs, cli, tmp_path, tiny):
     rows = runs / "classify.jsonl"
     bertkit.classify(data=rows, model=tiny, output_dir=worse, max_steps=1, learning_rate=1e-9)
     bertkit.classify(
-        data=rows, model=tiny, output_dir="better", epochs=5, learning_rate=1e-2, max_length=32,
+        data=rows, model=tiny, output_dir="better", epochs=6, learning_rate=5e-3, max_length=32,
         batch_size=8, metric_for_best_model="f1",
     )  # fmt: skip
     flags = ["--data", data, "--compare", worse, "-o", tmp_path / "both"]

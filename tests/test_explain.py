@@ -21,8 +21,8 @@ def explain(run, **settings):
 def classifier(tiny_without_dropout, tmp_path_factory):
     """A run that separates the classes on any device, unlike the shared runs, which are trained a little."""
     folder = tmp_path_factory.mktemp("explain")
-    data = write_rows(folder / "toy.jsonl", make_toy_rows(100, longest=6))
-    settings = {"epochs": 6, "batch_size": 16, "learning_rate": 1e-2, "bf16": False, "max_length": 32}
+    data = write_rows(folder / "toy.jsonl", make_toy_rows(100))
+    settings = {"epochs": 6, "batch_size": 8, "learning_rate": 2e-3, "bf16": False, "max_length": 32}
     run = bertkit.classify(data=data, model=tiny_without_dropout, output_dir=folder / "run", **settings)
     assert run.metrics["validation"]["accuracy"] == 1.0
     return run.output_dir

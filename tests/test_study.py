@@ -692,7 +692,7 @@ def two_studies(tmp_path_factory, tiny):
     options = {"data": data, "model": tiny, "folds": 2, **QUICK}
     untrained = bertkit.study("classify", **options, max_steps=1, output_dir=folder / "untrained")
     trained = bertkit.study(
-        "classify", **options, epochs=5, learning_rate=1e-2, output_dir=folder / "trained"
+        "classify", **options, epochs=6, learning_rate=1e-2, output_dir=folder / "trained"
     )
     return untrained, trained, options
 
