@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from conftest import ROW_MAKERS, make_document_rows, write_rows
+from conftest import ROW_MAKERS, freeze_libraries, make_document_rows, write_rows
 
 import bertkit
 from bertkit.charts import plot_curves, plot_intervals
@@ -78,6 +78,7 @@ def run(tmp_path):
 @pytest.fixture(scope="module")
 def task_runs(tiny, tmp_path_factory):
     """Train a run of each task for a few steps; `classify` with each type of label."""
+    freeze_libraries()
     folder = tmp_path_factory.mktemp("runs")
     toy, sets, numbers = (ROW_MAKERS["classify"](40) for _ in range(3))
     for at, row in enumerate(sets):

@@ -688,11 +688,11 @@ def test_the_settings_of_a_study_are_those_of_its_task_without_those_of_single_r
 def two_studies(tmp_path_factory, tiny):
     """A study that has hardly learned, one that has, and their settings."""
     folder = tmp_path_factory.mktemp("two")
-    data = write_rows(folder / "rows.jsonl", make_toy_rows(80, longest=4))
+    data = write_rows(folder / "rows.jsonl", make_toy_rows(80))
     options = {"data": data, "model": tiny, "folds": 2, **QUICK}
     untrained = bertkit.study("classify", **options, max_steps=1, output_dir=folder / "untrained")
     trained = bertkit.study(
-        "classify", **options, epochs=6, learning_rate=1e-2, output_dir=folder / "trained"
+        "classify", **options, epochs=12, learning_rate=5e-3, output_dir=folder / "trained"
     )
     return untrained, trained, options
 
