@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from conftest import make_document_rows, write_rows
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file
 
@@ -38,6 +38,7 @@ documents_strategy = st.lists(st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(documents_strategy, st.integers(1, 8), st.integers(1, 40))
 def test_counts_are_those_of_the_definition(documents, window, block):
     with pytest.MonkeyPatch.context() as patch:
@@ -63,6 +64,7 @@ def test_evenly_spaced_windows_of_a_long_text_are_used(monkeypatch):
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(documents_strategy)
 def test_ppmi_is_that_of_the_definition(documents):
     counts = count_cooccurrences(build_corpus(documents), np.arange(len(documents)), VOCAB_SIZE)

@@ -24,7 +24,7 @@ from conftest import (
     slow_fixture,
     write_rows,
 )  # fmt: skip
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from new_process import call_in_new_process
 from test_locks import before_lock  # noqa: F401
@@ -162,6 +162,7 @@ def tokenize(text):
 
 
 @pytest.mark.slow
+@settings(max_examples=50)
 @given(st.lists(st.lists(TEXTS, max_size=8), max_size=4))
 def test_shared_tokens_are_those_of_each_text(parts):
     with share_tokens():

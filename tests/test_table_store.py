@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 from conftest import make_toy_rows, read_predictions, write_rows
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bertkit
@@ -50,6 +50,7 @@ def store_in_parts(values, part_size):
 
 
 @pytest.mark.slow
+@settings(max_examples=60)
 @given(values=columns.filter(bool), part_size=st.integers(1, 12))
 def test_stored_values_are_those_of_the_rows_with_their_types(values, part_size):
     stored = store_in_parts(values, part_size)
@@ -97,6 +98,7 @@ def make_column(kind, values):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=40)
 @given(data=st.data(), size=st.integers(1, 40))
 def test_every_kind_of_column_reads_like_a_list(kind, data, size):
     values = [f"text {number % 5}" for number in range(size)]
