@@ -104,7 +104,7 @@ def test_the_fraction_and_the_classes_are_kept_for_groups_of_very_different_size
 def test_many_groups_are_assigned_in_bundles_that_keep_them_whole():
     rng = np.random.default_rng(0)
     groups = rng.integers(0, 5 * MAX_UNITS, 40_000)
-    strata = rng.integers(0, 100, 40_000)
+    strata = rng.integers(0, 400, 40_000)
     fold = assign_balanced_folds(groups, strata, 10, 0)
     assert all(len(set(fold[groups == group])) == 1 for group in groups[:200])
     assert np.bincount(fold).std() < 40
