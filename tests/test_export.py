@@ -11,6 +11,7 @@ import time
 import types
 
 import numpy as np
+import onnxruntime
 import pytest
 import torch
 from conftest import (
@@ -22,6 +23,7 @@ from conftest import (
     save_tiny_model,
     write_rows,
 )
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 from test_architectures import tiny_of
 from torch.torch_version import TorchVersion
 
@@ -84,18 +86,17 @@ MODELS = {
 # Each head, and each architecture with one of them.
 HEADS = {
     "classify": ("bert", "classify", {}),
-    "mean pooling in windows": (
-        "distilbert", "classify", {"long_texts": "windows", "max_length": 8, "pooling": "mean"}
+    "label sets with mean pooling in windows": (
+        "electra", "classify",
+        {"rows": MULTI_LABEL, "long_texts": "windows", "max_length": 8, "pooling": "mean"},
     ),
-    "multi-label": ("electra", "classify", {"rows": MULTI_LABEL}),
     "regression with a BiLSTM": ("causal bert", "classify", {"rows": NUMBERS, "head": "bilstm"}),
     "nli": ("albert", "nli", {}),
     "ner in windows": ("roberta", "ner", {"max_length": 8}),
     "ner on a frozen encoder": ("bert of two layers", "ner", {"features": "sum-all", "head": "bilstm"}),
     "qa": ("bert", "qa", {"rows": ROW_MAKERS["qa"](40, unanswerable=10)}),
     "swag": ("bert", "swag", {}),
-    "swag with mean pooling": ("bert", "swag", {"pooling": "mean"}),
-    "swag with a BiLSTM": ("bert", "swag", {"head": "bilstm"}),
+    "swag with mean pooling of a BiLSTM": ("distilbert", "swag", {"head": "bilstm", "pooling": "mean"}),
 }  # fmt: skip
 
 
@@ -106,13 +107,14 @@ def export_head(tmp_path_factory):
     @functools.cache
     def export(head):
         folder, (model, task, settings) = tmp_path_factory.mktemp("heads"), HEADS[head]
-        return bertkit.export(train_briefly(folder, MODELS[model](folder / "model"), task, **settings))
+        run = train_briefly(folder, MODELS[model](folder / "model"), task, **settings)
+        return bertkit.export(run, triton=True)
 
     return export
 
 
-@pytest.mark.parametrize("head", [head for head in HEADS if head != "classify"])
-def test_every_head_and_architecture_predicts_as_in_pytorch(head, export_head):
+@pytest.mark.parametrize("head", HEADS)
+def test_every_head_and_architecture_predicts_as_in_pytorch(head, export_head, tmp_path):
     _, task, settings = HEADS[head]
     made = export_head(head)
     run, scores = made.output_dir.parent, made.measurements["scores"]
@@ -122,13 +124,15 @@ def test_every_head_and_architecture_predicts_as_in_pytorch(head, export_head):
     assert scores["pytorch"] == pytest.approx(scores["onnx"], abs=1e-4)
     assert made.measurements["greatest_difference"]["onnx"] < 1e-5
     assert_same_records(run, made.output_dir, (settings.get("rows") or ROW_MAKERS[task](40))[:7])
+    assert_graph_in_fp16_agrees(made.output_dir, task, tmp_path)
+    assert_triton_has_the_signature(made.output_dir, task)
+    for assert_more in FURTHER_FACTS.get(head, ()):
+        assert_more(made.output_dir, task)
 
 
-@pytest.mark.parametrize("head", HEADS)
-def test_a_graph_in_fp16_agrees_for_every_head(head, export_head, tmp_path):
+def assert_graph_in_fp16_agrees(folder, task, tmp_path):
     import onnx
 
-    folder, task = export_head(head).output_dir, HEADS[head][1]
     export_module.convert_to_fp16(folder / "model.onnx", tmp_path / "model.onnx")
     graphs = [onnx.load(path / "model.onnx").graph for path in (folder, tmp_path)]
     kinds, halves = ({tensor.data_type for tensor in graph.initializer} for graph in graphs)
@@ -148,11 +152,7 @@ def test_a_graph_in_fp16_agrees_for_every_head(head, export_head, tmp_path):
         np.testing.assert_allclose(found[name], logits, atol=0.01)
 
 
-@pytest.mark.parametrize("task", ["classify", "swag"])
-def test_any_batch_size_and_length_with_and_without_padding(task, export_head):
-    import torch
-
-    folder = export_head(task).output_dir
+def assert_any_batch_size_and_length_with_and_without_padding(folder, task):
     model, onnx = bertkit.load(folder.parent).model, OnnxModel(folder / "model.onnx")
     for batch, choices, length in [(1, 1, 1), (1, 2, 3), (5, 4, 3), (5, 1, 128), (2, 7, 40)]:
         shape = (batch, choices, length) if task == "swag" else (batch, length)
@@ -167,16 +167,15 @@ def test_any_batch_size_and_length_with_and_without_padding(task, export_head):
         np.testing.assert_allclose(padded, expected, atol=1e-5)
 
 
-def test_the_onnx_file_has_metadata(export_head):
+def assert_the_onnx_file_has_metadata(folder, task):
     import onnx
 
-    folder = export_head("qa").output_dir
     model = onnx.load(folder / "model.onnx")
     metadata = {item.key: item.value for item in model.metadata_props}
     threshold = json.loads((folder.parent / "config.json").read_text())["null_odds_threshold"]
     assert float(metadata["null_odds_threshold"]) == threshold
     assert (metadata["task"], metadata["max_length"], metadata["bertkit_version"]) == (
-        "qa",
+        task,
         "32",
         bertkit.__version__,
     )
@@ -184,6 +183,14 @@ def test_the_onnx_file_has_metadata(export_head):
     assert [[dim.dim_param for dim in one.type.tensor_type.shape.dim] for one in model.graph.input] == [
         ["batch", "length"]
     ] * 3
+
+
+# Of one head each, except those of graphs with and without choices.
+FURTHER_FACTS = {
+    "classify": [assert_any_batch_size_and_length_with_and_without_padding],
+    "swag": [assert_any_batch_size_and_length_with_and_without_padding],
+    "qa": [assert_the_onnx_file_has_metadata],
+}
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "ltr"])
@@ -341,8 +348,6 @@ def test_an_exported_model_uses_cuda_if_onnxruntime_has_it(
     export_head, monkeypatch, available, loaded, message
 ):
     """There is no CUDA provider in the test environment, so the session says which ones it has."""
-    import onnxruntime
-
     create, requested = onnxruntime.InferenceSession, []
 
     def create_session(path, options, providers):
@@ -447,3 +452,70 @@ def test_the_server_runs_an_exported_model(run):
     model = load_served_model(str(exported), "onnx", config, Metrics())
     assert model.info["backend"] == "onnxruntime"
     assert asyncio.run(model.batcher.predict(rows)) == list(bertkit.predict(exported, data=rows))
+
+
+# ---- the model repository of Triton
+
+# The fields of Triton's model_config.proto that the configuration uses: name, type, and whether it repeats.
+MESSAGES = {
+    "Tensor": {"name": ("string", False), "data_type": ("DataType", False), "dims": ("int64", True)},
+    "Batching": {"max_queue_delay_microseconds": ("uint64", False)},
+    "ModelConfig": {
+        "name": ("string", False), "backend": ("string", False), "max_batch_size": ("int32", False),
+        "input": ("Tensor", True), "output": ("Tensor", True), "dynamic_batching": ("Batching", False),
+    },
+}  # fmt: skip
+TYPE_NAMES = {"TYPE_INT64": "tensor(int64)", "TYPE_FP32": "tensor(float)"}
+
+
+def parse_config(text):
+    """Parse the text format of protobuf; unknown fields and wrong types are errors."""
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="model_config.proto", syntax="proto3")
+    enum = file.enum_type.add(name="DataType")
+    for number, name in enumerate(["TYPE_INVALID", *TYPE_NAMES]):
+        enum.value.add(name=name, number=number)
+    for message_name, fields in MESSAGES.items():
+        message = file.message_type.add(name=message_name)
+        for number, (name, (kind, repeats)) in enumerate(fields.items(), 1):
+            label = kinds.LABEL_REPEATED if repeats else kinds.LABEL_OPTIONAL
+            field = message.field.add(name=name, number=number, label=label)
+            if kind in MESSAGES or kind == "DataType":
+                field.type_name = kind
+            else:
+                field.type = getattr(kinds, f"TYPE_{kind.upper()}")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    config = message_factory.GetMessageClass(pool.FindMessageTypeByName("ModelConfig"))()
+    return text_format.Parse(text, config)
+
+
+def list_tensors(tensors):
+    """Return name, type and dimensions without the batch, from onnxruntime."""
+    dims = [[dim if isinstance(dim, int) else -1 for dim in tensor.shape[1:]] for tensor in tensors]
+    return [(tensor.name, tensor.type, sizes) for tensor, sizes in zip(tensors, dims, strict=True)]
+
+
+def assert_triton_has_the_signature(folder, task):
+    (model,) = (folder / "triton").iterdir()
+    config = parse_config((model / "config.pbtxt").read_text("utf-8"))
+    assert (config.name, config.backend, config.max_batch_size) == (folder.parent.name, "onnxruntime", 32)
+    assert config.dynamic_batching.max_queue_delay_microseconds == 10_000
+    session = onnxruntime.InferenceSession(model / "1" / "model.onnx")
+    for configured, tensors in ((config.input, session.get_inputs()), (config.output, session.get_outputs())):
+        names = type(configured[0]).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number
+        described = [
+            (tensor.name, TYPE_NAMES[names[tensor.data_type].name], list(tensor.dims))
+            for tensor in configured
+        ]
+        assert described == list_tensors(tensors)
+    assert len(config.input[0].dims) == (2 if task == "swag" else 1)
+
+
+def test_both_variants_are_in_the_repository_and_replaced_together(run):
+    exported = bertkit.export(run, quantize="int8", triton=True, max_eval_samples=2).output_dir
+    for name, source in (("run", exported), ("run-int8", exported / "int8")):
+        copy = exported / "triton" / name / "1" / "model.onnx"
+        assert copy.read_bytes() == (source / "model.onnx").read_bytes()
+    bertkit.export(run, overwrite=True, max_eval_samples=2)
+    assert not (exported / "triton").exists()
