@@ -235,24 +235,6 @@ def test_predict_writes_the_prediction_set_with_all_scores(copied, cli):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("onnx_exporter")
-def test_an_exported_model_has_the_calibrated_probabilities_abstains_and_has_sets(copied, cli, tmp_path):
-    pytest.importorskip("onnxscript")
-    run, data = copied()
-    bertkit.calibrate(run, data=data, coverage=0.6)
-    status, out, err = cli("export", run, "--output-dir", tmp_path / "exported")
-    assert status == 0, err
-    assert "set_coverage" in out  # a score that only calibrated runs have
-    predicted, exported = (
-        list(bertkit.predict(folder, data=data, all_scores=True)) for folder in (run, tmp_path / "exported")
-    )
-    for record, other in zip(predicted, exported, strict=True):
-        assert other["abstained"] == record["abstained"]
-        assert other["prediction_set"] == record["prediction_set"]
-        assert other["probabilities"] == pytest.approx(record["probabilities"], abs=1e-5)
-
-
-@pytest.mark.slow
 def test_answers_get_the_probability_that_they_are_right(copied, cli):
     run, data = copied("qa", count=120)
     weights = (run / "model.safetensors").read_bytes()

@@ -8,6 +8,7 @@ import pytest
 from conftest import make_toy_rows, slow_fixture, write_rows
 
 import bertkit
+from bertkit.commands import export
 from bertkit.commands.configs import ServeConfig
 from bertkit.errors import UserError
 from bertkit.run.predictor import load_predictor
@@ -155,6 +156,27 @@ FAULTS = {
 def test_an_export_is_verified(exported, variant):
     folder = exported if variant == "fp32" else exported / "int8"
     assert verify_outputs(folder, load_predictor(folder)) == NUM_ROWS
+
+
+def test_an_exported_model_has_the_calibrated_probabilities_abstains_and_has_sets(exported):
+    data = exported.parents[1] / "rows.jsonl"
+    predicted, found = (
+        list(bertkit.predict(folder, data=data, all_scores=True)) for folder in (exported.parent, exported)
+    )
+    assert {record["abstained"] for record in predicted} == {False, True}
+    for record, other in zip(predicted, found, strict=True):
+        assert other["abstained"] == record["abstained"]
+        assert other["prediction_set"] == record["prediction_set"]
+        assert other["probabilities"] == pytest.approx(record["probabilities"], abs=1e-5)
+
+
+def test_the_export_shows_a_score_that_only_calibrated_runs_have(exported, cli, tmp_path, monkeypatch):
+    """The graph is copied instead of traced again."""
+    graph = exported / "model.onnx"
+    monkeypatch.setattr(export, "write_graph", lambda _model, _choices, path, *_: shutil.copy(graph, path))
+    status, out, err = cli("export", exported.parent, "--output-dir", tmp_path / "exported")
+    assert status == 0, err
+    assert "set_coverage" in out
 
 
 @pytest.mark.parametrize("fault", FAULTS)
