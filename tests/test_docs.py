@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 from conftest import make_toy_rows, write_rows
-from test_serve import start_server
+from serve_process import start_server
 
 from bertkit.cli.app import app
 
@@ -81,7 +81,7 @@ def test_the_commands_for_agents_lead_from_a_file_to_a_server(
         status, printed, error = cli(*words, *added.get(words[0], []))
         assert status == 0, error
         assert json.loads(printed)
-    with start_server(*commands[-1][1:-2]) as (_, url):  # on a free port instead of 8000
+    with start_server(*commands[-1][1:-2]) as (*_, url):  # on a free port instead of 8000
         request = urllib.request.Request(
             f"{url}/predict", b'{"text": "very good"}', {"Content-Type": "application/json"}
         )

@@ -5,11 +5,10 @@ import http.client
 import importlib.util
 import json
 import logging
+import os
 import shutil
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,6 +22,7 @@ from conftest import ROW_MAKERS, make_ner_rows
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from prometheus_client import generate_latest
+from serve_process import start_server
 from starlette.testclient import TestClient
 
 import bertkit
@@ -621,17 +621,6 @@ def test_two_servers_that_start_at_the_same_time_cannot_share_a_port():
             server.start_listening(second, "127.0.0.1", port)
 
 
-@contextmanager
-def start_server(*args):
-    """Start `bertkit serve`; yield the process and its URL."""
-    command = [sys.executable, "-m", "bertkit", "serve", *map(str, args), "--port", "0", "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            yield process, json.loads(process.stdout.readline())["url"]
-        finally:
-            process.kill()
-
-
 def send_until_refused(url, results, body=b'{"text": "very good"}'):
     """Send requests on one connection until the server does not accept connections."""
     connection = http.client.HTTPConnection(url.removeprefix("http://"))
@@ -652,22 +641,23 @@ def send_until_refused(url, results, body=b'{"text": "very good"}'):
 
 def test_reloading_and_ending_under_load_loses_no_request(runs):
     results = []
-    with start_server(runs / "classify") as (process, url):
+    with start_server(runs / "classify") as (process, stderr, url):
         threads = [threading.Thread(target=send_until_refused, args=(url, results)) for _ in range(8)]
         for thread in threads:
             thread.start()
-        process.send_signal(signal.SIGHUP)
-        while "reloaded classify" not in process.stderr.readline():
+        os.kill(process.pid, signal.SIGHUP)
+        while "reloaded classify" not in stderr.readline():
             pass
         before = len(results)
-        drain = threading.Thread(target=process.stderr.read)
+        drain = threading.Thread(target=stderr.read)
         drain.start()
         while len(results) < before + 20:
             time.sleep(0.01)
-        process.send_signal(signal.SIGTERM)
+        process.terminate()
         for thread in (*threads, drain):
             thread.join(60)
-        assert process.wait(60) == 0
+        process.join(60)
+        assert process.exitcode == 0
     assert set(results) == {200}
 
 
@@ -705,7 +695,7 @@ def test_the_page_predicts_in_a_browser_and_requests_nothing_elsewhere(runs, tmp
     token.write_text("s3cret\n")
     hostile = "<img src=x onerror='window.hacked = 1'> good"
     with (
-        start_server(runs / "classify", runs / "ner", "--token-file", token) as (_, url),
+        start_server(runs / "classify", runs / "ner", "--token-file", token) as (*_, url),
         chromium.open_chromium() as driver,
     ):
         chromium.set_viewport(driver, width=390, dark=True)
