@@ -4,6 +4,7 @@ from functools import partial, partialmethod
 
 import pytest
 import torch
+import torch._dynamo.config as dynamo_config
 import torch._inductor.config as inductor_config
 from conftest import ROW_MAKERS, write_rows
 from test_architectures import ARCHITECTURES, PAD, SIZE, few_steps
@@ -172,6 +173,7 @@ def test_compile_without_a_compiler_that_runs_is_refused(compiler, tmp_path, mon
 
 
 @pytest.mark.slow
+@dynamo_config.patch(fake_tensor_cache_enabled=False)  # which takes longer than to compute shapes again
 @inductor_config.patch(fx_graph_cache=False)  # which may have graphs with vector instructions
 @pytest.mark.parametrize(("is_packed", "backend"), [(False, "inductor"), (True, "aot_eager")])
 def test_compiled_layers_are_equal_with_one_graph_for_all_lengths(is_packed, backend, monkeypatch):
