@@ -46,6 +46,7 @@ def test_the_ranking_benchmark_counts_the_rows_that_reach_an_accuracy(tiny, tmp_
     monkeypatch.setitem(label_ranking.DATASETS, "ag_news", ("", lambda _: (pairs[:80], pairs[80:])))
     monkeypatch.setattr(label_ranking, "START", 10)
     monkeypatch.setattr(label_ranking, "STEP", 10)
+    monkeypatch.setattr(label_ranking, "NUM_RESAMPLES", 20)
     options = ["--data-dir", tmp_path, "--model", tiny, "--rows", 30, "--seeds", 2, "--work", "ag_news"]
     label_ranking.main(list(map(str, options)))
     assert "| ag_news |" in capsys.readouterr().out

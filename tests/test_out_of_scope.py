@@ -65,7 +65,7 @@ def labeled_run(tmp_path_factory, tiny):
     }
     data, validation, test = paths.values()
     return bertkit.classify(
-        data=data, validation=validation, test=test, model=tiny, output_dir=folder / "run", epochs=8,
+        data=data, validation=validation, test=test, model=tiny, output_dir=folder / "run", epochs=4,
         batch_size=8, learning_rate=3e-3, max_length=32, out_of_scope="none",
     )  # fmt: skip
 
