@@ -40,8 +40,8 @@ COMMANDS = {"pre-training": "pretrain-mlm-nsp", "fine-tuning": "classify", SHORT
 MEDIAN_SHORT_TEXT = 20  # tokens of the median sentence of SST-2's validation split
 SMALL_SHAPE = (2, 64, 2)
 SHAPES = {  # num_layers, hidden_size, num_heads
-    "small": SMALL_SHAPE,
     **MODEL_SIZES,
+    "small": SMALL_SHAPE,
     "modernbert-small": SMALL_SHAPE,
     "modernbert-base": (22, 768, 12),
 }

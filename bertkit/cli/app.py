@@ -24,11 +24,14 @@ from bertkit.experiments.config import (
     list_experiment_tasks,
     make_task_config,
 )
+from bertkit.run_directory import RunDir
 from bertkit.settings.declaration import Settings, get_settings
 from bertkit.settings.recipes import Recipe
+from bertkit.settings.run_settings import RunConfig
 from bertkit.tasks import list_definitions, task_definition
 from bertkit.utils import distributed, system
 from bertkit.utils.compat import get_command_error
+from bertkit.utils.files import expand_home
 from bertkit.utils.plugins import warn_about_hidden
 from bertkit.utils.reporting import Reporter, use_reporter
 from bertkit.utils.system import EXIT_OUTPUT_CLOSED, postpone_collection
@@ -67,6 +70,7 @@ class Command:
 
     def run(self, settings: dict[str, Any], as_json: bool, *recipe: Recipe | None) -> int | None:
         """Run the command, in several processes if `--nproc` says so; return its exit status, None for 0."""
+        self._require_inputs(settings, *recipe)
         processes = settings.get("nproc", 1) if self.has_ranks else 1
         if processes > 1 and system.get_launched_world_size() == 1:
             sys.exit(launch(processes, settings.get("device", "auto")))
@@ -74,6 +78,24 @@ class Command:
         name = [self.name] if self.name else []
         status: int | None = import_module(self.module).run_command(*name, settings, as_json, *recipe)
         return status
+
+    def _require_inputs(self, settings: dict[str, Any], recipe: Recipe | None = None) -> None:
+        """Report missing runs, and missing rows of a fine-tuning task, before slow imports."""
+        definition = DEFINITIONS.get(self.name.rpartition(" ")[2])
+        if definition and definition.predicts_rows and issubclass(self.config, RunConfig):
+            from bertkit.data.sources import require_sources  # `--help` needs none of its imports
+
+            config = self.config(**(recipe.settings if recipe else {}) | settings)
+            data = config.resolve_data_name()
+            sources = {"data": data, "validation": config.validation, "test": config.test}
+            if data == config.output_dir:
+                del sources["data"]  # it is refused later
+            require_sources(sources, config.data_dir)
+        elif not settings.get("minimal_pairs"):  # also of models on the Hub
+            runs = settings.get("run", [])
+            for run in map(expand_home, [runs] if isinstance(runs, str) else runs):
+                if not run.exists():
+                    RunDir(run).require_metrics()
 
 
 def _train(task: str) -> Command:

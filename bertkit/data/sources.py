@@ -295,12 +295,23 @@ def load_dataset(
         return _load_known_dataset(spec, data_dir, dialect)
     if hub := parse_hub_name(data):
         return _read_snapshot(data, hub, _download(data, hub, None, None), dialect)
-    if path.suffix or "/" in data or is_path_syntax(data):
-        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = suggest_similar(path.name, siblings) or "; check the path"
-        raise UserError(f"--data {data}: no such file or folder{hint}")
+    raise _make_unknown_error(data)
+
+
+def _make_unknown_error(data: str) -> UserError:
+    """Return the error of a name that is neither a path nor a dataset."""
+    if expand_home(data).suffix or "/" in data or is_path_syntax(data):
+        return _make_missing_error("--data", data)
     hint = suggest_similar(data, [*load_dataset_specs(), "sample"])
-    raise UserError(f"--data {data}: neither a file nor a known dataset{hint} (bertkit data ls lists them)")
+    return UserError(f"--data {data}: neither a file nor a known dataset{hint} (bertkit data ls lists them)")
+
+
+def _make_missing_error(flag: str, name: str) -> UserError:
+    """Return the error of a path that does not exist, with a similar name if there is one."""
+    path = expand_home(name)
+    siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    hint = suggest_similar(path.name, siblings) or "; check the path"
+    return UserError(f"{flag} {name}: no such file or folder{hint}")
 
 
 def load_split(data: DataSource, split: str, dialect: Dialect | None = None) -> Rows:
@@ -335,9 +346,7 @@ def load_texts_out_of_scope(
     if source == "sample" and not path.exists():
         return _load_sample_texts(text_columns)
     if not path.exists():
-        siblings = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        hint = suggest_similar(path.name, siblings) or "; check the path"
-        raise UserError(f"--out-of-scope {source}: no such file or folder{hint}")
+        raise _make_missing_error("--out-of-scope", source)
     if len(text_columns) == 1 and (
         lines := read_text_lines(source, None, dialect.encoding, "--out-of-scope")
     ):
@@ -389,14 +398,21 @@ def resolve_hub_dataset(
     return spec, spec.hub
 
 
-def fetch_dataset(data: str, data_dir: str | None = None) -> None:
-    """Download the dataset that `--data` names if it is on the Hub.
+def require_sources(sources: Mapping[str, DataSource | None], data_dir: str | None = None) -> None:
+    """Raise a `UserError` if `--data`, `--validation` or `--test` does not exist; download data on the Hub.
 
-    Commands call this before they import slow packages, so that an unreachable dataset is reported at once.
+    Commands call this before they import slow packages, so that what is missing is reported at once.
     """
-    if found := resolve_hub_dataset(data, data_dir):
-        spec, hub = found
-        _download(data if spec is None else spec.name, hub, spec, data_dir)
+    for name, source in sources.items():
+        if not isinstance(source, str) or expand_home(source).exists():
+            continue
+        if name != "data":
+            raise _make_missing_error(f"--{name}", source)
+        if found := resolve_hub_dataset(source, data_dir):
+            spec, hub = found
+            _download(source if spec is None else spec.name, hub, spec, data_dir)
+        elif source != "sample" and find_dataset_spec(source) is None:
+            raise _make_unknown_error(source)
 
 
 def describe_source(spec: DatasetSpec, data_dir: str | None = None) -> str:

@@ -50,24 +50,6 @@ class SharedInputs:
     mailbox: Any  # receives the messages of the tasks
 
 
-class Mailbox:
-    """The messages of all tasks: title of the run, text, and whether it is a warning."""
-
-    def __init__(self) -> None:
-        self.messages: list[tuple[str, str, bool]] = []
-
-    def add(self, message: tuple[str, str, bool]) -> None:
-        self.messages.append(message)
-
-    def take(self) -> list[tuple[str, str, bool]]:
-        """Return the messages since the last call."""
-        messages, self.messages = self.messages, []
-        return messages
-
-    def wait(self) -> None:
-        """Return after the earlier calls of the caller, which have an order."""
-
-
 class RayExecutor:
     """Trains runs on a Ray cluster, and stops them if the block ends with an error."""
 
@@ -84,7 +66,7 @@ class RayExecutor:
             paths = [value for value in values if isinstance(value, str) and value and Path(value).exists()]
             settings = RunDir(Path(experiment.folder or "")).settings_file
             self.cluster.check_nodes(paths, settings)
-            self._mailbox = ray_cluster.start_on_this_node(Mailbox)
+            self._mailbox = ray_cluster.start_mailbox()
             inputs = SharedInputs(
                 uuid.uuid4().hex, experiment.command, config, pickle_callbacks(experiment.callbacks, "--ray"),
                 str(Path.cwd()), self.cluster.num_cpus, self._mailbox,

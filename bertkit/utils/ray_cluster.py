@@ -367,9 +367,30 @@ def _check_node(folder: str, paths: list[str], written: str, content: bytes) -> 
     return __version__, next((path for path in paths if not Path(path).exists()), None)
 
 
-def start_on_this_node(actor: type) -> Any:
-    """Return an actor on the node of this process, which uses no CPU."""
-    remote: Any = ray.remote(num_cpus=0)(actor)
+class Mailbox:
+    """The messages of all tasks: title of the run, text, and whether it is a warning.
+
+    Its class is in this module because a process that receives it imports the module, here without PyTorch.
+    """
+
+    def __init__(self) -> None:
+        self.messages: list[tuple[str, str, bool]] = []
+
+    def add(self, message: tuple[str, str, bool]) -> None:
+        self.messages.append(message)
+
+    def take(self) -> list[tuple[str, str, bool]]:
+        """Return the messages since the last call."""
+        messages, self.messages = self.messages, []
+        return messages
+
+    def wait(self) -> None:
+        """Return after the earlier calls of the caller, which have an order."""
+
+
+def start_mailbox() -> Any:
+    """Return an actor of `Mailbox` on the node of this process, which uses no CPU."""
+    remote: Any = ray.remote(num_cpus=0)(Mailbox)
     return remote.options(scheduling_strategy=_on_node(ray.get_runtime_context().get_node_id())).remote()
 
 
