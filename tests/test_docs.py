@@ -21,13 +21,16 @@ PAGES = [
     *sorted((ROOT / "docs").rglob("*.md")),
 ]
 SKILL = ROOT / "bertkit" / "SKILL.md"
-COMMANDS = [
-    (page.name, line.strip())
-    for page in [*PAGES, SKILL]
-    for block in re.findall(r"```(?:console|bash)\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
-    for line in block.replace("\\\n", " ").splitlines()
-    if re.match(r"(\$ )?([A-Z_]+=\S+ )*bertkit ", line.strip())
-]
+
+
+def find_commands(page):
+    """Return the command lines in the blocks of a page."""
+    return [
+        line.strip()
+        for block in re.findall(r"```(?:console|bash)\n(.*?)```", page.read_text("utf-8"), re.DOTALL)
+        for line in block.replace("\\\n", " ").splitlines()
+        if re.match(r"(\$ )?([A-Z_]+=\S+ )*bertkit ", line.strip())
+    ]
 
 
 COMMAND_LINE = typer.main.get_command(app)
@@ -45,17 +48,18 @@ def parse(words):
     return context
 
 
-@pytest.mark.parametrize(("page", "line"), COMMANDS)
-def test_commands_in_the_docs_parse(page, line):
-    words = shlex.split(line.removeprefix("$ "), comments=True)
-    assert parse(words[words.index("bertkit") + 1 :]) is not None
+@pytest.mark.parametrize("page", [*PAGES, SKILL], ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_commands_in_the_docs_parse(page):
+    for line in find_commands(page):
+        words = shlex.split(line.removeprefix("$ "), comments=True)
+        assert parse(words[words.index("bertkit") + 1 :]) is not None, line
 
 
-@pytest.mark.parametrize(
-    "command", re.findall(r"^\|.*\| `(bertkit .*)` \|$", SKILL.read_text("utf-8"), re.MULTILINE)
-)
-def test_commands_in_the_table_for_agents_parse(command):
-    assert parse(shlex.split(command)[1:]) is not None
+def test_commands_in_the_table_for_agents_parse():
+    commands = re.findall(r"^\|.*\| `(bertkit .*)` \|$", SKILL.read_text("utf-8"), re.MULTILINE)
+    assert commands
+    for command in commands:
+        assert parse(shlex.split(command)[1:]) is not None, command
 
 
 def test_the_page_for_agents_lists_the_present_commands(capsys):
@@ -89,7 +93,7 @@ def test_the_commands_for_agents_lead_from_a_file_to_a_server(
 
 
 def test_the_docs_have_commands_and_a_wrong_flag_is_found():
-    assert len(COMMANDS) > 10
+    assert sum(len(find_commands(page)) for page in PAGES) > 10
     with pytest.raises(Exception, match="No such option"):
         parse(["classify", "--dta", "imdb"])
 

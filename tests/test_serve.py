@@ -311,7 +311,7 @@ VALUES = st.recursive(
 BODIES = st.binary() | VALUES.map(lambda value: json.dumps(value).encode())
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=75, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(body=BODIES, task=st.sampled_from(list(ROW_MAKERS)), position=st.integers(0, 400))
 def test_no_body_causes_a_server_error(client, body, task, position):
     valid = json.dumps(make_rows(task, 2)).encode()

@@ -43,7 +43,7 @@ def compute_recall_and_precision(is_positive, predicted):
 
 
 @pytest.mark.slow
-@hypothesis.settings(max_examples=25)
+@hypothesis.settings(max_examples=10)
 @hypothesis.given(seed=st.integers(0, 300))
 @pytest.mark.parametrize("name", ["f1", "macro_f1"])
 def test_thresholds_are_the_best_of_all_thresholds(name, seed):
