@@ -209,7 +209,8 @@ def student_settings(runs, tmp_path_factory):
     """Settings of a student that learns everything that a teacher can teach."""
     more = write_unlabeled(tmp_path_factory.mktemp("data") / "more.jsonl", "classify")
     return {
-        "run": runs / "classify", "num_layers": 1, "data": more, "batch_size": 8, "save_steps": 3,
+        "run": runs / "classify", "num_layers": 1, "data": more, "batch_size": 8, "epochs": 1,
+        "save_steps": 3,
     }  # fmt: skip
 
 
