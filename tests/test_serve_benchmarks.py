@@ -6,7 +6,7 @@ import random
 from collections import Counter
 
 import pytest
-from forked_process import ForkedProcess
+from new_process import NewProcess
 
 import serve_malformed
 import serve_speed
@@ -37,7 +37,7 @@ def test_requests_depend_only_on_the_seed(kind):
 
 
 def test_a_server_is_measured(runs, tmp_path, monkeypatch):
-    monkeypatch.setattr("subprocess.Popen", ForkedProcess)
+    monkeypatch.setattr("subprocess.Popen", NewProcess)
     with start_server((*BERTKIT, str(runs / "classify")), tmp_path / "log") as server:
         bodies = asyncio.run(serve_speed.build_bodies(server.url, ["a film"]))
         load = asyncio.run(serve_speed.run_clients(server.url, bodies, clients=3, seconds=0.5))

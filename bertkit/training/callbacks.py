@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from types import FrameType
 from typing import Any
 
-import psutil
 import torch
 from transformers import (
     EarlyStoppingCallback,
@@ -21,7 +20,7 @@ from transformers import (
 from bertkit.errors import UserError, shorten_repr
 from bertkit.utils import distributed
 from bertkit.utils.reporting import get_reporter, report_info
-from bertkit.utils.system import STOP_SIGNALS, note_stop_signal
+from bertkit.utils.system import STOP_SIGNALS, get_process_seconds, note_stop_signal
 
 # ---- callbacks
 
@@ -167,7 +166,7 @@ class FirstStepTimer(TrainerCallback):
 
     def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.seconds is None:
-            self.seconds = time.time() - psutil.Process().create_time()
+            self.seconds = get_process_seconds()
 
 
 class ReporterCallback(TrainerCallback):

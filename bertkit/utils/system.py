@@ -15,7 +15,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 from contextlib import contextmanager
-from pathlib import PurePath, PureWindowsPath
+from pathlib import Path, PurePath, PureWindowsPath
 from typing import Any
 
 import psutil
@@ -116,6 +116,18 @@ def get_peak_memory() -> int:
         return int(memory.rss)
     unit = 1 if IS_MACOS else 1024  # ru_maxrss is in bytes on macOS, and in KiB on Linux
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def get_process_seconds() -> float:
+    """Return the seconds since this process was started.
+
+    psutil takes the time when the system was booted, which Linux gives in whole seconds, as their origin.
+    """
+    if not IS_LINUX:
+        return time.time() - psutil.Process().create_time()
+    fields = Path("/proc/self/stat").read_text("utf-8").rpartition(")")[2].split()
+    start = int(fields[19])  # in ticks since the system was booted
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start / os.sysconf("SC_CLK_TCK")
 
 
 # ---- garbage collection
