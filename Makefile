@@ -72,10 +72,11 @@ format: $(INSTALLED_DEV) ## Format the code and apply automatic fixes
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-smoke: $(INSTALLED_DEV) ## Run each task on its shipped sample for a few steps
+smoke: $(INSTALLED_DEV) ## Run each task on its shipped sample for a few steps, and one of them in two processes
 	@for task in $$($(BIN)/python -c 'from bertkit.tasks import TASKS; print(*TASKS)'); do \
 		$(BIN)/bertkit $$task --data sample --max-steps 4 -o runs/smoke-$$task --overwrite || exit 1; \
 	done
+	$(BIN)/bertkit classify --data sample --max-steps 4 --nproc 2 -o runs/smoke-nproc --overwrite
 
 docs: $(INSTALLED_DEV) ## Build the documentation as a site in build/site
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

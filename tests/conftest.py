@@ -618,6 +618,14 @@ def toy(tmp_path):
     return write_rows(tmp_path / "toy.jsonl", make_toy_rows(80))
 
 
+@pytest.fixture
+def damaged(tmp_path):
+    """A file whose rows cannot be read. An error about something else shows that they were not read first."""
+    path = tmp_path / "damaged.jsonl"
+    path.write_text("{")
+    return path
+
+
 def read_predictions(folder, name="predictions.jsonl"):
     """The records of a predictions file."""
     lines = (folder / name).read_text("utf-8").split("\n")  # not splitlines(): a text may hold U+2028

@@ -179,9 +179,11 @@ def test_a_ladder_needs_an_encoder_that_can_be_used(make_ladder, models):
 
 
 @pytest.mark.parametrize("order", [("good", "minilmm"), ("minilmm", "good")])
-def test_a_wrong_name_of_an_encoder_is_an_error_before_the_data_is_read(cli, tmp_path, models, order):
+def test_a_wrong_name_of_an_encoder_is_an_error_before_the_data_is_read(
+    cli, tmp_path, models, damaged, order
+):
     names = ",".join(models.get(name, name) for name in order)
-    arguments = ["classify", "--data", "missing.csv", "--models", names]
+    arguments = ["classify", "--data", damaged, "--models", names]
     assert_refused(cli, tmp_path, arguments, ["--models minilmm", "did you mean 'minilm'?"], "ladder")
 
 
@@ -457,7 +459,6 @@ def test_the_recommended_model_is_kept_as_a_run(ladders, small, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("onnx_exporter")
 def test_int8_is_made_from_the_runs_of_the_folds(tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     monkeypatch.setattr(ladder, "recommend", lambda *_: Recommendation("int8", True, None))

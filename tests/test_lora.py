@@ -204,10 +204,10 @@ def test_frozen_features_have_nothing_to_adapt(cli, tiny, tmp_path):
     assert_refused(cli, tmp_path, args, ["--lora 4: --features freezes the whole encoder"], command="ner")
 
 
-def test_a_missing_peft_is_reported_before_data_is_read(cli, monkeypatch, tiny, tmp_path):
+def test_a_missing_peft_is_reported_before_data_is_read(cli, monkeypatch, tiny, damaged, tmp_path):
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "peft" else find_spec(name))
-    args = ["--data", tmp_path / "missing.csv", "--model", tiny, "--lora", 4]
+    args = ["--data", damaged, "--model", tiny, "--lora", 4]
     assert_refused(cli, tmp_path, args, ["--lora 4: needs peft", "pip install 'bertkit[lora]'"])
 
 

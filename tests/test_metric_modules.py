@@ -316,8 +316,8 @@ def test_code_that_is_no_module_is_refused(cli, tmp_path, tiny, toy, code, words
 
 
 @pytest.mark.slow
-def test_a_missing_file_and_an_unreachable_hub_are_reported_at_once(cli, tmp_path, tiny, toy, no_hub):
-    args = ["--data", tmp_path / "not-read.jsonl", "--model", tiny, "--metric"]
+def test_a_missing_file_and_an_unreachable_hub_are_reported_at_once(cli, tmp_path, tiny, damaged, no_hub):
+    args = ["--data", damaged, "--model", tiny, "--metric"]
     assert_refused(cli, tmp_path, [*args, "none.py"], ["--metric none.py: the file does not exist"])
     (tmp_path / "folder").mkdir()
     assert_refused(cli, tmp_path, [*args, "folder"], ["--metric folder: the directory contains no .py file"])

@@ -279,9 +279,9 @@ def test_a_valid_name_of_windows_is_accepted(name, tmp_path, monkeypatch):
     assert system.find_invalid_name(PureWindowsPath(r"C:\Users\a b\run")) is None
 
 
-def test_the_name_is_checked_before_the_data(cli, tmp_path, monkeypatch):
+def test_the_name_is_checked_before_the_data(cli, tmp_path, damaged, monkeypatch):
     monkeypatch.setattr(system, "IS_WINDOWS", True)
-    status, _, err = cli("classify", "--data", tmp_path / "missing.csv", "-o", tmp_path / "aux.1")
+    status, _, err = cli("classify", "--data", damaged, "-o", tmp_path / "aux.1")
     assert (status, "aux.1: 'aux.1' is not a valid name on Windows" in err.replace("\n", " ")) == (2, True)
 
 

@@ -138,8 +138,8 @@ def test_every_experiment_has_the_settings_of_ray_which_are_not_saved(command):
      (["--ray", "127.0.0.1:9"], ["--ray 127.0.0.1:9: no cluster answers"]),
      (["--ray", "head"], ["--ray head: is no address; pass auto, local or HOST:PORT"])],
 )  # fmt: skip
-def test_wrong_flags_are_refused_before_the_data_is_read(cli, tiny, tmp_path, flags, words):
-    args = ["classify", "--data", "missing.csv", "--model", tiny, "--folds", 2, "-o", tmp_path / "study"]
+def test_wrong_flags_are_refused_before_the_data_is_read(cli, tiny, tmp_path, damaged, flags, words):
+    args = ["classify", "--data", damaged, "--model", tiny, "--folds", 2, "-o", tmp_path / "study"]
     assert_refused(cli, tmp_path, [*args, *flags], words, "study")
 
 

@@ -59,12 +59,12 @@ def test_run_that_fails_early_leaves_no_events(cli, toy, tiny, tmp_path, monkeyp
         ("azure_ml", ["--report-to azure_ml", "page on callbacks"]),
     ],
 )
-def test_unusable_tracker_is_refused_before_loading_data(cli, tmp_path, monkeypatch, tracker, words):
+def test_unusable_tracker_is_refused_before_loading_data(cli, tmp_path, damaged, monkeypatch, tracker, words):
     there = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name, *more: None if name == tracker else there(name, *more)
     )
-    assert_refused(cli, tmp_path, ["--data", "not-there.csv", "--report-to", tracker], words)
+    assert_refused(cli, tmp_path, ["--data", damaged, "--report-to", tracker], words)
 
 
 def test_report_to_none_logs_nothing(cli, toy, tiny, tmp_path):
