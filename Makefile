@@ -51,7 +51,7 @@ demo: $(INSTALLED) ## Fine-tune on film reviews in a minute or two, without the 
 test: $(INSTALLED_DEV) ## Run the tests
 	$(BIN)/python -m pytest
 
-test-fast: $(INSTALLED_DEV) ## Run the tests without the mark `slow`, in a little over a minute on two cores
+test-fast: $(INSTALLED_DEV) ## Run the tests without the mark `slow`, in under a minute on two cores
 	$(BIN)/python -m pytest -m "not slow"
 
 $(OLDEST)/.installed: pyproject.toml requirements/oldest.txt
